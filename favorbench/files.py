@@ -48,19 +48,15 @@ def open_regular(path: str | Path, what: str, error: type[FavorbenchError] = Inp
         raise error(f"cannot read {what} {str(path)!r}: {failure.strerror or failure}") from None
 
 
-def read_json(
-    path: Path, kind: type[Json], what: str, error: type[FavorbenchError] = StoreError, hint: str = ""
-) -> Json:
-    """The contents of a JSON file, checked against a TypedDict, which may leave keys out. Raises ``error``.
+def read_json(path: Path, kind: type[Json], what: str, hint: str = "") -> Json:
+    """The contents of a JSON file, checked against a TypedDict, which may leave keys out. Raises StoreError.
 
     what: the file should hold, and hint: what to do where it does not, for the message.
     """
-    return checked_json(read_regular(path, what, error), kind, path, error, hint)
+    return checked_json(read_regular(path, what, StoreError), kind, path, hint)
 
 
-def checked_json(
-    data: bytes, kind: type[Json], path: Path, error: type[FavorbenchError] = StoreError, hint: str = ""
-) -> Json:
+def checked_json(data: bytes, kind: type[Json], path: Path, hint: str = "") -> Json:
     """The same for JSON that was read from a file."""
     from pydantic import ValidationError  # slow to import, and not needed by workers
     from pydantic_core import from_json
@@ -74,7 +70,7 @@ def checked_json(
         reason = (
             "it is not valid JSON" if first["type"] == "json_invalid" else f"its {key or 'content'}: {first['msg']}"
         )
-        raise error(f"{path} is damaged, or was changed by hand: {reason}{hint and f'; {hint}'}") from None
+        raise StoreError(f"{path} is damaged, or was changed by hand: {reason}{hint and f'; {hint}'}") from None
 
 
 @functools.cache
@@ -145,17 +141,10 @@ def write_durable(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     if os.name == "posix":  # elsewhere directories are not opened
-        with clear_errors(path), _directory(path.parent) as folder:
+        with clear_errors(path), contextlib.ExitStack() as stack:
+            folder = os.open(path.parent, os.O_RDONLY)
+            stack.callback(os.close, folder)
             os.fsync(folder)
-
-
-@contextlib.contextmanager
-def _directory(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -145,7 +145,7 @@ def test_html_is_whole_and_has_the_numbers_of_the_tables(run):
     for row in cell.rows:
         assert set(row.values()) <= set(texts), row
     together, (population,) = parsed(run)[1], heads.populations(run)
-    for record in heads.rows_of(run, population.rows, "num_projections"):
+    for record in heads.rows_of(run, population.rows):
         assert set(record.values()) <= set(together)
     assert set(other.frame()["mark"]) <= set("+-~=x") and "Comparison of mse" in repr(other)
     assert repr(found).startswith("<Recommendation for gaussian(std=0.2)")

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import favorbench as fb
-from favorbench.results import effect, figures
+from favorbench.results import figures, heads
 from tests.command_line import printed
 
 LAYERS, HEADS, TEXTS, LENGTH = 2, 4, 2, 16
@@ -34,7 +34,7 @@ def run():
 
 
 def test_sums_are_those_of_the_rows(run):
-    (found,) = effect.summed_effects(run)
+    (found,) = heads.summed_effects(run)
     assert (found.heads, found.unit, len(found.rows)) == (8, "nats per token", 5)
     for _, row in found.rows.iterrows():
         trials = run.trials[run.trials["estimator"] == row["estimator"]]
@@ -53,7 +53,7 @@ def test_tables_sentences_and_pages_have_the_sum(run):
     assert {row["largest layer"][-2:] for row in table.rows} == {"L1"} and "2 texts, 2 draws" in table.note
     (sentence,) = [text for text in run.sentences() if "will cost the model about" in text]
     best = table.data[(table.data["num_projections"] == 8)].iloc[0]
-    assert f"at R = 8 will cost the model about {effect.number(best['sum_median'])} nats per token" in sentence
+    assert f"at R = 8 will cost the model about {heads.number(best['sum_median'])} nats per token" in sentence
     assert "sum over 8 heads, whose errors are taken as uncorrelated" in sentence
     assert "will cost the model about" in (run.path / "summary.md").read_text("utf-8")
     printed("report", str(run.path), "--out", "page.html", "-q")
@@ -80,11 +80,11 @@ def test_a_part_of_the_tokens_has_no_effect(run):
         seq_len=8,
         out="part",
     )
-    assert part.trials["effect"].isna().all() and effect.summed_effects(part) == []
+    assert part.trials["effect"].isna().all() and heads.summed_effects(part) == []
 
 
 def test_without_an_effect_there_is_no_map(run):
     """Exact attention has no effect in any head."""
     trials = run.trials.assign(effect=0.0)
     assert figures.charts_of(figures.EFFECTS, run._replace(trials=trials), "mse") == []
-    assert all(row["sum"] == "0.0" for row in effect.effect_tables(run._replace(trials=trials))[0].rows)
+    assert all(row["sum"] == "0.0" for row in heads.effect_tables(run._replace(trials=trials))[0].rows)

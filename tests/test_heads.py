@@ -1,6 +1,7 @@
 """Many heads are a population: what is said over heads follows from the rows of each, and replaces dozens of tables."""
 
 import json
+import math
 from io import StringIO
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from numpy.testing import assert_allclose
 from favorbench import style
 from favorbench.results import findings, heads
 from favorbench.results.figures import draw_all
-from favorbench.results.figures.cost import front_of
+from favorbench.results.figures.cost import front
 from favorbench.run import sweep
 from favorbench.sections import Section
 from tests.command_line import check_refused, run, succeeded
@@ -147,11 +148,7 @@ def test_long_names_are_broken_before_columns_are_parted():
 def test_bounds_are_marked_in_tables_over_heads():
     results = of_heads(3, methods="clusters,top(2):clusters", baselines="uniform,best-rank,top-keys,sampled-keys")
     (population,) = heads.populations(results)
-    marked = {
-        row["estimator"]
-        for row in heads.rows_of(results, population.rows, "num_projections")
-        if "(bound)" in row["estimator"]
-    }
+    marked = {row["estimator"] for row in heads.rows_of(results, population.rows) if "(bound)" in row["estimator"]}
     assert marked == {"best-rank (bound)", "top-keys (bound)", "top(2):clusters (bound)"}
     assert "best-rank, top-keys, top(2):clusters look at every pair" in heads.legend(results)
     assert "look" not in heads.legend(of_heads(3, "without", baselines="uniform"))
@@ -192,8 +189,8 @@ def test_nothing_cheaper_beats_the_front():
             "bound": [False, False, False, False, False, True, False],
         }
     )
-    assert front_of(points, None)["estimator"].tolist() == ["b", "d", "f"]
-    assert front_of(points, 4.5)["estimator"].tolist() == ["b", "d"]  # what costs more than exact attention
+    assert front(points, math.nan)["estimator"].tolist() == ["b", "d", "f"]
+    assert front(points, 4.5)["estimator"].tolist() == ["b", "d"]  # what costs more than exact attention
 
 
 @pytest.mark.parametrize("count", [13, 3])

@@ -136,7 +136,7 @@ def test_every_number_of_a_cell_is_the_summarys():
 def test_every_number_over_heads_is_the_tables():
     results = of_heads(7)
     read, (population,) = made(results), heads.populations(results)
-    expected = heads.rows_of(results, population.rows, "num_projections")
+    expected = heads.rows_of(results, population.rows)
     rows = [row for table in read.of(0) for row in table["rows"][1:]]
     assert sorted(map(tuple, rows)) == sorted(tuple(record.values()) for record in expected)
     largest = read.of(0)[0]["rows"][1:]
@@ -337,9 +337,12 @@ def test_an_estimator_that_failed_has_a_page():
 
 
 def test_the_front_by_hand():
-    assert front([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2]) == [0, 1, 3]
-    assert front([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2], 4.0) == [0, 1]  # exact attention costs as much
-    assert front([1.0, 1.0], [0.9, 0.5]) == [1] and front([1.0], [math.nan]) == [] == front([], [])
+    def places(costs, ratios, exact=math.nan):
+        return [*front(pd.DataFrame({"cost": costs, "ratio": ratios, "bound": False}), exact).index]
+
+    assert places([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2]) == [0, 1, 3]
+    assert places([1.0, 2.0, 3.0, 4.0, 0.5], [0.9, 0.5, 0.6, 0.1, 1.2], 4.0) == [0, 1]  # exact attention costs as much
+    assert places([1.0, 1.0], [0.9, 0.5]) == [1] and places([1.0], [math.nan]) == [] == places([], [])
 
 
 def test_the_command_writes_only_to_its_output():

@@ -11,6 +11,7 @@ import pandas as pd
 from favorbench.engine.columns import CELL
 from favorbench.formats import format_value
 from favorbench.results.summary import RunData, estimator_names
+from favorbench.results.tables import sized
 from favorbench.statistics import Interval, LogRatios, holm, paired_ratios, unpaired_ratios
 
 WORSE, BETTER, NO_CHANGE, UNDECIDED = "worse", "better", "no change", "no detectable difference"
@@ -106,17 +107,13 @@ def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:
     for i, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
         interval, rejected = ratio.interval(1.0 - alpha), adjusted[i] <= alpha
         verdict = _tested(p_values[i] if rejected else None, interval, factor, alpha)
-        if row.fixed:
-            interval, verdict = interval._replace(coverage=1.0), _by_size(ratio, factor)
+        if row.fixed:  # one measurement decides
+            interval = interval._replace(coverage=1.0)
+            verdict = WORSE if ratio.median > factor else BETTER if ratio.median < 1.0 / factor else NO_CHANGE
         medians = float(np.median(row.old)), float(np.median(row.new)), ratio.median
         counts = len(row.old), len(row.new), len(row.old) * row.paired, float(adjusted[i])
         changes.append(Change(same[i] or verdict, *medians, *interval, *counts))
     return changes
-
-
-def _by_size(ratio: LogRatios, factor: float) -> str:
-    """The verdict of one measurement."""
-    return WORSE if ratio.median > factor else BETTER if ratio.median < 1.0 / factor else NO_CHANGE
 
 
 def _tested(p_values: tuple[float, float] | None, interval: Interval, factor: float, alpha: float) -> str:
@@ -164,20 +161,17 @@ class Key(NamedTuple):
 
 def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key, Draws]:
     """The errors of each row, by draw: all rows of a run, or those of one estimator without its name."""
-    trials = run.trials.assign(estimator=estimator_names(run.trials))
-    if axis != "num_projections":  # an estimator without R has no size, whatever the budget
-        trials[axis] = trials[axis].astype("Int64").where(trials["num_projections"].notna())
+    trials = sized(run, axis).trials.assign(estimator=estimator_names(run.trials))
     if name is not None:
         trials = trials[trials["estimator"] == name].assign(estimator="")
     by = [*CELL, "estimator", axis]
     trials = trials.drop_duplicates(["draw", *by])  # two budgets may come to one size
     nth = trials.groupby([*by, "trial"], dropna=False).cumcount()  # a trial has a draw for each R
     errors = {}
-    groups: Any = trials.assign(nth=nth).groupby(by, sort=False, dropna=False)
-    for (*cell, estimator, size), rows in groups:
-        draws = zip(rows["trial"], rows["nth"], strict=True)
+    groups: Any = trials.set_index(["trial", nth]).groupby(by, sort=False, dropna=False)[metric]
+    for (*cell, estimator, size), values in groups:
         key = Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
-        errors[key] = dict(zip(draws, rows[metric], strict=True))
+        errors[key] = values.to_dict()
     return errors
 
 

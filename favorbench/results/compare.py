@@ -253,14 +253,14 @@ def close_errors(old: np.ndarray, new: np.ndarray, metric: str, level: float, dt
 def _geometric_mean(rows: Sequence[Errors]) -> MeanChange:
     """Over the rows whose errors are all finite and above 0."""
     usable = [row for row in rows if all(bool(np.all((x > 0) & np.isfinite(x))) for x in (row.old, row.new))]
-    if not usable:
-        return MeanChange(np.nan, np.nan, np.nan, 0)
-    if not all(row.paired for row in usable) or len({len(row.old) for row in usable}) > 1:
-        ratio = np.exp(np.mean([np.log(row.ratios().median) for row in usable]))
-        return MeanChange(float(ratio), np.nan, np.nan, len(usable))
-    by_draw = np.mean([np.log(row.new) - np.log(row.old) for row in usable], axis=0)
-    low, high, _ = median_interval(by_draw)
-    return MeanChange(float(np.exp(np.median(by_draw))), float(np.exp(low)), float(np.exp(high)), len(usable))
+    mean = low = high = np.nan
+    if usable and all(row.paired for row in usable) and len({len(row.old) for row in usable}) == 1:
+        by_draw = np.mean([np.log(row.new) - np.log(row.old) for row in usable], axis=0)
+        mean, (low, high, _) = np.median(by_draw), median_interval(by_draw)
+    elif usable:
+        mean = np.mean([np.log(row.ratios().median) for row in usable])
+    ratio, low, high = np.exp(np.array([mean, low, high])).tolist()
+    return MeanChange(ratio, low, high, len(usable))
 
 
 def _two_estimators(text: str, old: RunData, new: RunData) -> tuple[str, str]:

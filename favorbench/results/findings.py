@@ -7,10 +7,16 @@ from typing import Any
 import pandas as pd
 
 from favorbench.engine.columns import describe_cell
-from favorbench.results.effect import effect_sentences
-from favorbench.results.heads import number, populations
-from favorbench.results.summary import RunData, by_cell, compared, estimator_name, estimator_names, rows_of, usable
-from favorbench.results.tables import at_largest_size, at_size, rounding_level, shortened_inputs, size_axis
+from favorbench.results.heads import effect_sentences, number, populations
+from favorbench.results.summary import RunData, cells_of, compared, estimator_name, estimator_names, rows_of, usable
+from favorbench.results.tables import (
+    at_largest_size,
+    at_size,
+    largest_size,
+    rounding_level,
+    shortened_inputs,
+    size_axis,
+)
 from favorbench.statistics import Comparison, compare, fewest_draws, holm, verdict
 
 LAWS = ("orthogonal", "iid")
@@ -73,9 +79,8 @@ def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
         return f"{title}: nothing is compared but bounds."
     if not math.isfinite(ranked["ratio_median"].iloc[0]):
         return f"{title}: no map or method has a finite error on more than half of the heads."
-    largest = ranked[size_axis(results)].max()
-    text = "" if pd.isna(largest) else f"at {at_size(results, largest)} "
-    text += _least_error(ranked, _spread, " of uniform attention's in the median")
+    largest = largest_size(results, ranked)
+    text = (largest and f"at {largest} ") + _least_error(ranked, _spread, " of uniform attention's in the median")
     better = baselines[baselines["ratio_median"] < ranked["ratio_median"].iloc[0]]
     if len(better):
         text += f"; the baseline {better.iloc[0]['estimator']} has less, {_spread(better.iloc[0])}"
@@ -107,15 +112,16 @@ def _least_error(
 
 def cell_sentences(results: RunData) -> list[str]:
     """For each cell: the first estimators to beat uniform attention, the least error, and the gain over random keys."""
-    trials = by_cell(results.trials)
     return [
-        f"{describe_cell(cell.iloc[0])}: " + _of_cell(results, trials[key], cell).replace(" / ", "/")
-        for key, cell in by_cell(results.summary).items()
+        f"{describe_cell(cell.iloc[0])}: " + _of_cell(results, trials, cell).replace(" / ", "/")
+        for trials, cell in cells_of(results)
     ]
 
 
 def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
-    estimators, least = compared(cell), _least_of_cell(results, trials, cell)
+    floor = rounding_level(trials, "mse")
+    trials = trials.assign(mse=trials["mse"].clip(lower=floor))  # all that is rounding is one value
+    estimators, least = compared(cell), _least_of_cell(results, floor, cell)
     if estimators.empty:
         return "every map and method failed in all draws."
     n, needed = int(estimators["n"].max()), fewest_draws(int((cell["estimator"] != "uniform").sum()))
@@ -123,16 +129,16 @@ def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
         few = "1 draw is" if n == 1 else f"{n} draws are"
         return f"{few} too few to compare with uniform attention; use {needed} trials or more.{least}"
     return "".join([
-        _first_to_win(results, trials, estimators), least, _against_taylor(trials, cell),
+        _first_to_win(results, floor, estimators), least, _against_taylor(trials, cell),
         _against_random_keys(results, trials, cell), _orthogonal_against_iid(results, trials),
     ])  # fmt: skip
 
 
-def _first_to_win(results: RunData, trials: pd.DataFrame, estimators: pd.DataFrame) -> str:
+def _first_to_win(results: RunData, floor: float, estimators: pd.DataFrame) -> str:
     """Name the first estimators to beat uniform attention, with their size; those without a size separately."""
     axis, winning = size_axis(results), estimators[estimators["versus_uniform"] == "better"]
-    largest = estimators[axis].max()
-    up_to = "" if pd.isna(largest) else f" up to {at_size(results, largest)}"
+    largest = largest_size(results, estimators)
+    up_to = largest and f" up to {largest}"
     if winning.empty:
         what = " or ".join(kind for kind in ("map", "method") if (estimators["kind"] == kind).any())
         if results.scenario.budget == "projections":
@@ -142,7 +148,7 @@ def _first_to_win(results: RunData, trials: pd.DataFrame, estimators: pd.DataFra
     sized, fixed, parts = winning[winning[axis].notna()], winning[winning[axis].isna()], []
     if len(sized):
         first = sized[axis].min()
-        errors = sized["mse_median"].clip(lower=rounding_level(trials, "mse"))
+        errors = sized["mse_median"].clip(lower=floor)
         names = estimator_names(sized.loc[errors[sized[axis] == first].sort_values(kind="stable").index])
         named = ", ".join(names)
         if len(names) > MAX_NAMES:
@@ -158,23 +164,23 @@ def _first_to_win(results: RunData, trials: pd.DataFrame, estimators: pd.DataFra
     return " ".join(parts)
 
 
-def _least_of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
+def _least_of_cell(results: RunData, floor: float, cell: pd.DataFrame) -> str:
     """The estimator with the least error at the largest size, and the best map where it is none; no bounds."""
     ranked = at_largest_size(results, usable(compared(cell)).sort_values("mse_median"))
     uniform = float(cell.loc[cell["estimator"] == "uniform", "mse_median"].iloc[0])
     if ranked.empty or not uniform > 0 or not math.isfinite(ranked["mse_median"].iloc[0]):
         return ""
-    largest = ranked[size_axis(results)].max()
-    where = "Overall," if pd.isna(largest) else f"At {at_size(results, largest)}"
+    largest = largest_size(results, ranked)
+    where = f"At {largest}" if largest else "Overall,"
     in_words = lambda row, of_uniform: number(row["mse_median"] / uniform) + of_uniform  # noqa: E731
-    exact = estimator_names(ranked[ranked["mse_median"] <= rounding_level(trials, "mse")].sort_index())
+    exact = estimator_names(ranked[ranked["mse_median"] <= floor].sort_index())
     return f" {where} " + _least_error(ranked, in_words, " of uniform's", exact) + "."
 
 
 def _errors(trials: pd.DataFrame, row: pd.Series) -> pd.Series:
-    """The mse of one estimator at one size, by draw. All that is rounding is one value."""
+    """The mse of one estimator at one size, by draw."""
     rows = rows_of(trials, row["estimator"], row["sampler"], row["num_projections"])
-    return rows.drop_duplicates("draw").set_index("draw")["mse"].clip(lower=rounding_level(trials, "mse"))
+    return rows.drop_duplicates("draw").set_index("draw")["mse"]
 
 
 def _paired(ours: pd.Series, theirs: pd.Series) -> Comparison:
@@ -228,7 +234,7 @@ def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFr
 def _orthogonal_against_iid(results: RunData, trials: pd.DataFrame) -> str:
     """Paired by draw: a sign test for every map and size that has both, Holm over all."""
     axis, chosen = size_axis(results), trials[(trials["kind"] == "map") & trials["sampler"].isin(LAWS)]
-    pairs, chosen = {}, chosen.assign(mse=chosen["mse"].clip(lower=rounding_level(trials, "mse")))
+    pairs = {}
     for (name, size), rows in chosen.groupby(["estimator", axis], sort=False):
         errors = rows.pivot(index="draw", columns="sampler", values="mse").dropna()
         if errors.shape[1] == 2 and len(errors):

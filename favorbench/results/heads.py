@@ -1,4 +1,4 @@
-"""The heads of an input as a population: how errors spread over heads, and how often uniform attention wins."""
+"""The heads of an input as a population: how errors spread over heads, and the sum of their effects on the model."""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -9,26 +9,46 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.errors import ScenarioError
-from favorbench.formats import format_value, heading, percent
-from favorbench.metrics import METRICS
+from favorbench.formats import format_value, percent
+from favorbench.metrics import EFFECT, METRICS
 from favorbench.parameters import check_name
 from favorbench.registry import nearest, split_list
 from favorbench.results.summary import (
     POPULATION,
     RunData,
     by_population,
+    compared,
     cost_share,
-    marked_name,
+    labelled,
     population_title,
     split_groups,
+    usable,
 )
-from favorbench.results.tables import COST, bounds_in_words, rounding_level, shortened_inputs, size_axis, what_r_means
+from favorbench.results.tables import (
+    COST,
+    at_largest_size,
+    bounds_in_words,
+    by_size,
+    named_row,
+    rounding_level,
+    shortened_inputs,
+    size_axis,
+    what_r_means,
+    with_size,
+)
 from favorbench.sections import Section
 from favorbench.statistics import bounded, unbounded
 
 FEW = 6  # heads of one input, up to which a figure has a panel for each; tables and sentences are over two or more
 
 STATISTICS = ("heads", "ratio_median", "ratio_q25", "ratio_q75", "worse", "worst_head", "worst_ratio")
+
+#: A label of a head: its layer, its number, and its text where there are several.
+_LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
+
+LARGE = 0.1  # of nats or 1 - cosine: a second-order prediction of more is rough
+
+_SIZED = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
 
 _Run = TypeVar("_Run", bound=RunData)
 
@@ -40,15 +60,10 @@ class Population(NamedTuple):
     heads: int
     rows: pd.DataFrame
 
-    @property
-    def cell(self) -> tuple[object, ...]:
-        """The values that its heads share."""
-        return tuple(self.rows.iloc[0][list(POPULATION)])
 
-
-def population_of(rows: pd.DataFrame, but: Sequence[str] = ()) -> Hashable:
-    """A key for the population of these rows; ``but``: axes to ignore."""
-    return tuple((axis, rows[axis].iloc[0]) for axis in POPULATION if axis not in but)
+def population_of(row: pd.Series, but: Sequence[str] = ()) -> Hashable:
+    """The values that the heads of one population share; ``but``: axes to ignore."""
+    return tuple(row[[axis for axis in POPULATION if axis not in but]])
 
 
 def can_be_compared(metric: str) -> bool:
@@ -72,11 +87,10 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     several = _in_larger(summary, 1)
     if not several.any():
         return summary.loc[several, labels].assign(**dict.fromkeys(STATISTICS, ()))
-    sized = [*POPULATION, "kind", "estimator", "sampler", "num_projections", "budget"]
     rows = on_each_head(results._replace(summary=summary[several]), metric)
     if failed := {name.partition(" under ")[0] for name in results.failed}:
-        rows = _with_failed_heads(rows, sized, failed)
-    groups = rows.groupby(sized, sort=False, dropna=False)
+        rows = _with_failed_heads(rows, failed)
+    groups = rows.groupby(_SIZED, sort=False, dropna=False)
     worst = rows.loc[groups["ratio"].idxmax()].reset_index(drop=True)
     spreads = [quartiles(ratio) for ratio in split_groups(rows["ratio"], groups.ngroup().to_numpy())]
     return worst[labels].assign(
@@ -86,19 +100,19 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     )[[*labels, *STATISTICS]]  # fmt: skip
 
 
-def _with_failed_heads(rows: pd.DataFrame, sized: list[str], failed: set[str]) -> pd.DataFrame:
+def _with_failed_heads(rows: pd.DataFrame, failed: set[str]) -> pd.DataFrame:
     """Add rows of infinite errors for the heads on which one of these estimators failed in all draws."""
     heads = rows[[*POPULATION, "head"]].drop_duplicates()
-    estimators = rows[rows["estimator"].isin(failed)].drop(columns="head").drop_duplicates(sized)
-    every = estimators.merge(heads, on=list(POPULATION)).assign(ratio=math.inf, worse=True)
-    return pd.concat([rows, every], ignore_index=True).drop_duplicates([*sized, "head"])
+    estimators = rows[rows["estimator"].isin(failed)].drop(columns="head").drop_duplicates(_SIZED)
+    every = estimators.merge(heads, on=POPULATION).assign(ratio=math.inf, worse=True)
+    return pd.concat([rows, every], ignore_index=True).drop_duplicates([*_SIZED, "head"])
 
 
 def _in_larger(frame: pd.DataFrame, most: int) -> pd.Series:
     """Whether each row belongs to a population of more than ``most`` heads."""
     if frame["head"].nunique() <= most:
         return pd.Series(False, frame.index)
-    return frame.groupby(list(POPULATION), dropna=False)["head"].transform("nunique") > most
+    return frame.groupby(POPULATION, dropna=False)["head"].transform("nunique") > most
 
 
 def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
@@ -133,10 +147,9 @@ def populations(results: RunData, metric: str = "mse") -> list[Population]:
 
 def head_tables(results: RunData, metric: str = "mse") -> list[Section]:
     """A table for each population, by size and from the best estimator to the worst."""
-    axis, tables = size_axis(results), []
+    tables = []
     for population in populations(results, metric):
-        order = population.rows.assign(size=population.rows[axis].fillna(0)).sort_values(["size", "ratio_median"])
-        texts = rows_of(results, order, axis)
+        texts = rows_of(results, by_size(results, population.rows, "ratio_median"))
         tables.append(Section(title(population, metric), texts, legend(results), data=population.rows))
     return tables
 
@@ -146,12 +159,11 @@ def title(population: Population, metric: str = "mse") -> str:
     return f"{metric} / {metric} of uniform attention, over {population.title}"
 
 
-def rows_of(results: RunData, rows: pd.DataFrame, axis: str) -> list[dict[str, str]]:
+def rows_of(results: RunData, rows: pd.DataFrame) -> list[dict[str, str]]:
     """Rows of ``over_heads`` as texts."""
     return [
         {
-            "estimator": marked_name(row),
-            heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis]),
+            **named_row(results, row),
             "cost": percent(cost_share(results, row)),
             "median": number(row["ratio_median"]),
             "quartiles": f"{number(row['ratio_q25'])} to {number(row['ratio_q75'])}",
@@ -166,8 +178,7 @@ def legend(results: RunData) -> str:
     """The meaning of the columns of a table over heads."""
     text = (
         "For each head the median over draws, divided by that of uniform attention (the mean of V); then the median "
-        "and the quartiles over heads. Worse: on how many heads uniform attention is better. "
-        f"{COST}"
+        f"and the quartiles over heads. Worse: on how many heads uniform attention is better. {COST}"
     )
     return " ".join(filter(None, [text, what_r_means(results), bounds_in_words(results), *shortened_inputs(results)]))
 
@@ -179,6 +190,111 @@ def number(ratio: float) -> str:
     if ratio and not 1e-3 <= ratio < 99.5:
         return format_value(ratio, "mse")
     return f"{ratio:#.2g}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+class SummedEffects(NamedTuple):
+    """Effects summed over the heads of one population. rows: for each estimator and size a row, the least first.
+
+    sum_median, sum_low, sum_high: of the sums over all heads, one for each of ``texts`` and of ``draws``; layer, share:
+    the layer with most, and its share. unit: nats per token, or 1 - cosine.
+    """
+
+    title: str
+    heads: int
+    unit: str
+    rows: pd.DataFrame
+
+
+def summed_effects(results: RunData) -> list[SummedEffects]:
+    """The sums of each population whose heads have gradients."""
+    if EFFECT not in results.trials:
+        return []
+    return [
+        _summed(rows, unit_of(results, rows))
+        for rows in by_population(place_heads(results.trials.dropna(subset=[EFFECT])))
+    ]
+
+
+def unit_of(results: RunData, rows: pd.DataFrame) -> str:
+    """The unit of the effect on the input of these rows."""
+    files: Any = results.manifest["input_files"]
+    return next((file.get("effect", "") for file in files if file["input"] == rows["input"].iloc[0]), "")
+
+
+def amount(effect: float, unit: str) -> str:
+    """ "0.012 nats per token" or "0.0050 in 1 - cosine"."""
+    return f"{number(effect)} {'' if unit.startswith('nats') else 'in '}{unit}"
+
+
+def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the layer, the number and the text of each head from its label; empty where it has none."""
+    return rows.join(rows["head"].str.extract(_LABEL).fillna(""))
+
+
+def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects:
+    heads, summed = int(rows.groupby("text")["head"].nunique().max()), []
+    for _, group in rows.groupby(_SIZED, sort=False, dropna=False):
+        sums = group.groupby(["text", "trial"])[EFFECT].agg(["sum", "count"])
+        whole = sums.loc[sums["count"] == heads, "sum"].to_numpy()  # a head on which it failed is missing
+        if not len(whole):
+            continue
+        layers = group.groupby("layer")[EFFECT].sum()
+        with np.errstate(invalid="ignore"):
+            share = layers.max() / layers.sum()
+        summed.append({
+            **group.iloc[0][_SIZED], "heads": heads, "sum_median": np.median(whole),
+            "sum_low": whole.min(), "sum_high": whole.max(), "texts": group["text"].nunique(),
+            "draws": group["trial"].nunique(), "layer": layers.idxmax(), "share": share,
+        })  # fmt: skip
+    frame = pd.DataFrame(summed).astype({"num_projections": "Int64", "budget": "Int64"})
+    return SummedEffects(population_title(rows.iloc[0], heads), heads, unit, frame.sort_values("sum_median"))
+
+
+def effect_tables(results: RunData) -> list[Section]:
+    """A table for each population, by size and from the least effect to the largest."""
+    return [
+        Section(
+            f"Predicted effect on the model ({total.unit}), sum over {total.title}",
+            [_effect_texts(results, row) for _, row in by_size(results, total.rows, "sum_median").iterrows()],
+            f"The effect of the errors of all {total.heads} heads on one text, to second order, as if errors of "
+            f"different heads were uncorrelated: median and range of {_counts(total.rows.iloc[0])}. Above about "
+            f"{LARGE:g} it is rough. Largest layer: its share of the sum.",
+            data=total.rows,
+        )
+        for total in summed_effects(results)
+    ]
+
+
+def _effect_texts(results: RunData, row: pd.Series) -> dict[str, str]:
+    layer = f"{row['share']:.0%} L{row['layer']}" if row["layer"] and np.isfinite(row["share"]) else "-"
+    return {
+        **named_row(results, row), "sum": number(row["sum_median"]),
+        "lowest to highest": f"{number(row['sum_low'])} to {number(row['sum_high'])}", "largest layer": layer,
+    }  # fmt: skip
+
+
+def _counts(row: pd.Series) -> str:
+    texts, draws = (f"{row[name]} {name if row[name] > 1 else name[:-1]}" for name in ("texts", "draws"))
+    return f"{texts}, {draws} of each estimator"
+
+
+def effect_sentences(results: RunData) -> list[str]:
+    """For each population the estimator with the least predicted effect at the largest size, and its other sizes."""
+    axis, said = size_axis(results), []
+    for effects in summed_effects(results):
+        rows = labelled(usable(compared(effects.rows)))
+        if rows.empty:
+            continue
+        best = at_largest_size(results, rows).iloc[0]
+        others = rows[(rows["label"] == best["label"]) & (rows[axis] != best[axis])].sort_values(axis)
+        ladder = ", ".join(f"{number(row['sum_median'])} at {row[axis]}" for _, row in others.iterrows())
+        said.append(
+            f"{effects.title}: {with_size(results, best)} will cost the model about "
+            f"{amount(best['sum_median'], effects.unit)} ({number(best['sum_low'])} to {number(best['sum_high'])} on "
+            f"{_counts(best)}; sum over {effects.heads} heads, whose errors are taken as uncorrelated)"
+            f"{ladder and f'; {ladder}'}."
+        )
+    return said
 
 
 def filtered(results: _Run, keep: Callable[[pd.DataFrame], Any]) -> _Run:

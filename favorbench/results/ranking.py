@@ -17,8 +17,8 @@ from favorbench.results.summary import (
     POPULATION,
     RunData,
     at_largest,
-    by_cell,
     by_population,
+    cells_of,
     cost_share,
     is_oracle,
     marked_name,
@@ -59,9 +59,7 @@ class Ranking(NamedTuple):
         """The frame with what it was measured on, and groups as they are shown."""
         counts = {} if self.heads is None else {"heads": self.heads}
         named = self.frame.assign(groups=self.group_names, **counts, draws=self.draws)
-        return pd.concat(
-            [pd.DataFrame([self.cell] * len(named)).reset_index(drop=True), named.reset_index(drop=True)], axis=1
-        )
+        return pd.DataFrame([self.cell] * len(named), index=named.index).join(named)
 
     @property
     def group_names(self) -> list[str]:
@@ -81,8 +79,7 @@ class Ranking(NamedTuple):
 
 def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
     """A ranking for every cell: medians, and sign tests of all pairs on the same draws, Holm over the cell."""
-    trials = by_cell(results.trials)
-    return [_of_cell(trials[key], cell, metric) for key, cell in by_cell(results.summary).items()]
+    return [_of_cell(trials, cell, metric) for trials, cell in cells_of(results)]
 
 
 def _of_cell(trials: pd.DataFrame, cell: pd.DataFrame, metric: str) -> Ranking:
@@ -159,8 +156,8 @@ def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
         sampler=sampler, rank=middle, rank_q25=low, rank_q75=high,
         first=_or_none(first.mask(bound)), best_group=_or_none(shares.mask(bound | (not enough))),
         worse=values.gt(uniform, axis=0).sum(), groups=_groups([values[i].to_numpy() for i in order]),
-    )  # fmt: skip
-    title, cell = population_title(rows.iloc[0], len(values)), rows.iloc[0][list(POPULATION)]
+    ).reset_index(drop=True)  # fmt: skip
+    title, cell = population_title(rows.iloc[0], len(values)), rows.iloc[0][POPULATION]
     return Ranking(title, cell, frame, draws, len(values), 0.0, enough)
 
 

@@ -10,10 +10,9 @@ from favorbench.files import write_text
 from favorbench.formats import heading, printable
 from favorbench.metrics import EFFECT
 from favorbench.results import heads
-from favorbench.results.effect import effect_tables
 from favorbench.results.findings import cell_sentences, run_sentences
 from favorbench.results.ranking import Ranking, ranking_section, rankings, rankings_over_heads
-from favorbench.results.summary import POPULATION, RunData
+from favorbench.results.summary import RunData
 from favorbench.results.tables import cell_tables, rounded, size_axis, varying
 from favorbench.sections import Section, Sections, dedupe_notes, to_markdown
 from favorbench.statistics import fewest_draws
@@ -30,7 +29,7 @@ def tables(results: RunData, metric: str = "mse", stat: str = "median", alone: b
     if not alone:
         over = heads.head_tables(results, metric) if stat == "median" and heads.can_be_compared(metric) else []
         few = heads.without_many(results, 1 if over else heads.FEW)
-        over = [*(effect_tables(results) if stat == "median" and metric in ("mse", EFFECT) else []), *over]
+        over = [*(heads.effect_tables(results) if stat == "median" and metric in ("mse", EFFECT) else []), *over]
     return dedupe_notes([*over, *(cell_tables(few, metric, stat) if len(few.summary) else [])])
 
 
@@ -55,13 +54,10 @@ def ranking_sections(results: RunData, metric: str = "mse", alone: bool = False,
 def findings(results: RunData, most: int = 1) -> Section:
     """The sentences of a run; of inputs with more than ``most`` heads those over heads alone."""
     few = heads.without_many(results, most)
-    return Section(sentences=[*run_sentences(results), *cell_sentences(few), *_single_heads(results, few)])
-
-
-def _single_heads(results: RunData, few: RunData) -> list[str]:
-    hidden = len(few.summary) < len(results.summary)
-    example = f"favorbench table {results.path} --heads {heads.first_head(results)}" if hidden else ""
-    return [f"Each head by itself: {example}"] if hidden else []
+    said = [*run_sentences(results), *cell_sentences(few)]
+    if len(few.summary) < len(results.summary):
+        said.append(f"Each head by itself: favorbench table {results.path} --heads {heads.first_head(results)}")
+    return Section(sentences=said)
 
 
 def run_sections(results: RunData, most: int = MAX_TABLES) -> Sections:
@@ -77,7 +73,7 @@ def summary_sections(results: RunData) -> Sections:
     Inputs with many heads have no tables of single heads.
     """
     few, scenario = heads.without_many(results, heads.FEW), results.scenario
-    shown = [findings(results, heads.FEW), *dedupe_notes([*effect_tables(results), *heads.head_tables(results)])]
+    shown = [findings(results, heads.FEW), *dedupe_notes([*heads.effect_tables(results), *heads.head_tables(results)])]
     if scenario.budget != "projections":
         shown += ranking_sections(results, most=heads.FEW)
     return Sections([*shown, *dedupe_notes(cell_tables(few) if len(few.summary) else [])])
@@ -101,19 +97,17 @@ def page_parts(results: RunData) -> list[PagePart]:
     """The populations of heads, then the cells; single heads of a population are closed."""
     populations, cells = heads.populations(results), results.summary.drop_duplicates(list(CELL))
     together = [population.rows.iloc[[0]] for population in populations]
-    effects = {tuple(table.data.iloc[0][list(POPULATION)]): table for table in effect_tables(results)}
+    effects = {heads.population_of(table.data.iloc[0]): table for table in heads.effect_tables(results)}
     axes = axes_of(pd.concat([*together, cells])[list(CELL)])
-    parts = [
-        PagePart(population.title, _by_size(results, population), chosen, notes=(heads.legend(results),))
-        for population, chosen in zip(populations, axes, strict=False)
-    ]
-    for part, population in zip(parts, populations, strict=True):
-        if table := effects.get(population.cell):
-            part.sections.insert(0, table)
-    many = {population.cell for population in populations}
+    parts, many = [], set()
+    for population, chosen in zip(populations, axes, strict=False):
+        key = heads.population_of(population.rows.iloc[0])
+        shown = [*([effects[key]] if key in effects else []), *_by_size(results, population)]
+        parts.append(PagePart(population.title, shown, chosen, notes=(heads.legend(results),)))
+        many.add(key)
     found_cells = zip(cell_tables(results), rankings(results), cell_sentences(results), axes[len(parts) :], strict=True)
     for table, ranking, sentence, chosen in found_cells:
-        single = tuple(ranking.cell[list(POPULATION)]) in many
+        single = heads.population_of(ranking.cell) in many
         section = ranking_section(results, ranking, "mse")
         merged = Section(table.title, _merged(table, ranking, section))
         parts.append(PagePart(ranking.title, [merged], chosen, sentence if single else "", (section.note,), single))
@@ -143,7 +137,7 @@ def _by_size(results: RunData, population: heads.Population) -> list[Section]:
     for size in sorted(set(sizes.dropna()), reverse=True) or [None]:
         chosen = rows[(sizes == size).fillna(False) | (sizes.isna() & (not tables))]
         at = "" if size is None else f", {heading(axis)} = {size}"
-        tables.append(Section(f"{heads.title(population)}{at}", heads.rows_of(results, chosen, axis)))
+        tables.append(Section(f"{heads.title(population)}{at}", heads.rows_of(results, chosen)))
     return tables
 
 

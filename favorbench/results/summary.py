@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from favorbench.statistics import bounded, holm, median_interval, sign_test, unb
 COMPARED = ("map", "method")
 
 #: The columns that the heads of one population share.
-POPULATION = tuple(axis for axis in CELL if axis != "head")
+POPULATION = [axis for axis in CELL if axis != "head"]
 
 #: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not usable estimators.
 _ORACLE_BASELINES = {b.name for b in BASELINES if b.oracle is True}
@@ -39,15 +40,16 @@ ROUNDING = 1e-13
 
 BOUND = " (bound)"  # follows the name of an oracle
 
+#: Statistics over draws, of a Series or of its groups.
 STATS = {
-    "median": lambda x: x.median(),
-    "mean": lambda x: x.mean(),
-    "std": lambda x: x.std(ddof=0),
-    "q10": lambda x: x.quantile(0.1),
-    "q90": lambda x: x.quantile(0.9),
-    "min": lambda x: x.min(),
-    "max": lambda x: x.max(),
-    "n": lambda x: x.count(),
+    "median": methodcaller("median"),
+    "mean": methodcaller("mean"),
+    "std": methodcaller("std", ddof=0),
+    "q10": methodcaller("quantile", 0.1),
+    "q90": methodcaller("quantile", 0.9),
+    "min": methodcaller("min"),
+    "max": methodcaller("max"),
+    "n": methodcaller("count"),
 }
 
 
@@ -71,10 +73,10 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     a tie).
     """
     groups = trials.groupby([*CELL, *ESTIMATOR], sort=False, dropna=False)
-    columns: dict[str, pd.Series] = {"n": groups.size()}
+    columns, of_group = {"n": groups.size()}, groups.ngroup().to_numpy()
     metrics = [name for name in METRICS if name in trials]
     values = groups[metrics]  # all metrics at once: a function for each group would take longer than the sweep
-    finite = bounded(trials[metrics]).groupby(groups.ngroup().to_numpy())
+    finite = bounded(trials[metrics]).groupby(of_group)
     with np.errstate(all="ignore"):
         low, high = (unbounded(finite.quantile(p)).set_axis(columns["n"].index) for p in (0.1, 0.9))
         stats = {"median": values.median(), "q10": low, "q90": high, "mean": values.mean()}
@@ -82,9 +84,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
         columns[f"{metric}_{stat}"] = frame[metric]
     summary = pd.DataFrame(columns).reset_index()
     summary["sampler"] = summary["sampler"].astype(trials["sampler"].dtype)  # a column of None would be one of floats
-    of_group = groups.ngroup().to_numpy()
     intervals = [median_interval(values) for values in split_groups(trials["mse"], of_group)]
-    summary["mse_low"], summary["mse_high"] = ([interval[i] for interval in intervals] for i in (0, 1))
+    summary[["mse_low", "mse_high"]] = [interval[:2] for interval in intervals]
     skills = trials["skill"].mask(_as_exact_as_uniform(trials), 0.0)
     tests = pd.Series([sign_test(values) for values in split_groups(skills, of_group)], summary.index)
     summary["versus_uniform"] = "-"
@@ -117,9 +118,15 @@ def by_cell(frame: pd.DataFrame) -> dict[tuple[object, ...], pd.DataFrame]:
     return dict(iter(frame.groupby(list(CELL), sort=False)))
 
 
+def cells_of(results: RunData) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """The trials and the summary of each cell."""
+    trials = by_cell(results.trials)
+    return [(trials[key], cell) for key, cell in by_cell(results.summary).items()]
+
+
 def by_population(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The rows of each population of heads."""
-    return (rows for _, rows in frame.groupby(list(POPULATION), sort=False, dropna=False))
+    return (rows for _, rows in frame.groupby(POPULATION, sort=False, dropna=False))
 
 
 def population_title(row: Any, heads: int) -> str:
@@ -158,8 +165,13 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 
 def is_oracle(name: object) -> bool:
     """Whether the estimator of this name looks at every pair of a query and a key; a user's ``mine:top`` may not."""
-    parts = [part.partition("(")[0].strip() for part in split_list(str(name), ":")]
+    parts = _parts(name)
     return parts[-1] in _ORACLE_BASELINES or not _ORACLE_PREFIXES.isdisjoint(parts[:-1])
+
+
+def _parts(name: object) -> list[str]:
+    """The prefixes of a member and its own name, without parameters."""
+    return [part.partition("(")[0].strip() for part in split_list(str(name), ":")]
 
 
 def value_dims(results: RunData) -> dict[str, int]:
@@ -182,7 +194,7 @@ def cost_share(results: RunData, row: Any) -> float:
 def is_own(row: Labels) -> bool:
     """Whether the estimator, or its sampler, is a user's."""
     names = [row["estimator"]] if pd.isna(row["sampler"]) else [row["estimator"], row["sampler"]]
-    return any(split_list(str(name), ":")[-1].partition("(")[0].strip() not in REGISTERED for name in names)
+    return any(_parts(name)[-1] not in REGISTERED for name in names)
 
 
 def estimator_name(row: Labels) -> str:

@@ -9,12 +9,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, RENAMED, describe_cell
+from favorbench.engine.columns import CELL, ESTIMATOR, LABELS, RENAMED, Labels, describe_cell
 from favorbench.errors import ScenarioError
 from favorbench.formats import ALIASES, counted, format_value, heading, percent
 from favorbench.metrics import METRICS
 from favorbench.registry import nearest
-from favorbench.results.summary import ROUNDING, STATS, RunData, cost_share, is_oracle
+from favorbench.results.summary import (
+    ROUNDING,
+    STATS,
+    RunData,
+    at_largest,
+    by_cell,
+    cells_of,
+    cost_share,
+    is_oracle,
+    marked_name,
+)
 from favorbench.sections import Section
 from favorbench.statistics import bounded, unbounded
 
@@ -53,16 +63,17 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
     if not _compared(metric, stat):
         return table.assign(worse=False)
-    uniform, cells = trials[trials["estimator"] == "uniform"], [axis for axis in by if axis not in ESTIMATOR]
+    uniform = trials[trials["estimator"] == "uniform"]
+    cells = [axis for axis in by if axis not in ESTIMATOR]
     if cells:
         trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
         theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"].to_numpy()
     else:
-        theirs = np.full(len(table), float(STATS[stat](uniform[metric])))
+        theirs = float(STATS[stat](uniform[metric]))
     ours, floor = table[column].to_numpy(), rounding_level(trials, metric)
-    if METRICS[metric].better == "higher":
-        return table.assign(worse=ours < theirs)
-    return table.assign(worse=np.maximum(ours, floor) > np.maximum(theirs, floor))
+    higher = METRICS[metric].better == "higher"
+    worse = ours < theirs if higher else np.maximum(ours, floor) > np.maximum(theirs, floor)
+    return table.assign(worse=worse & (table.get("estimator") != "uniform"))  # the order of a sum may differ
 
 
 def _compared(metric: str, stat: str) -> bool:
@@ -88,13 +99,13 @@ def varying(trials: pd.DataFrame, axes: Sequence[str] = CELL) -> list[str]:
 
 def pivoted(results: RunData, by: Sequence[str], metric: str = "mse", stat: str = "median") -> Section:
     """The last axis of ``by`` as columns. Estimators without a size repeat their value in every column of sizes."""
-    long = long_table(_sized(results, by[-1]), by, metric, stat)
+    long = long_table(sized(results, by[-1]), by, metric, stat)
     pooled = _pooled(results.trials, by)
     caption = f"{stat} {metric} of {draws_in_words(long['n'])}" + (f", pooled over {pooled}" if pooled else "")
     return _pivot(results, long, by, metric, stat, caption, legend(results, _compared(metric, stat)))
 
 
-def _sized(results: RunData, axis: str) -> RunData:
+def sized(results: RunData, axis: str) -> RunData:
     """The run with a missing size in rows without a size, where the axis is one of sizes."""
     if axis not in SIZES:
         return results
@@ -110,7 +121,7 @@ def _pivot(
     floor = rounding_level(results.trials, metric)
     write = partial(format_value, metric="n" if stat == "n" else metric, floor=floor)
     texts = _texts(long, labels, axis, f"{metric}_{stat}", write)
-    columns = sorted(dict.fromkeys(long[axis].dropna()), key=lambda value: (isinstance(value, str), value))
+    columns = sorted(long[axis].dropna().unique())
     rows = [
         dict(zip((heading(label) for label in labels), key, strict=True))
         | {f"{heading(axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
@@ -134,11 +145,9 @@ def _texts(
     """For each combination of labels, as texts and in the order of the first label first, the text at each value."""
     names = [["-" if pd.isna(value) else str(value) for value in long[label]] for label in labels]
     texts: dict[tuple[str, ...], dict[Any, str]] = {}
-    for place, row in enumerate(long[[axis, column, "worse"]].itertuples(index=False)):
-        key = tuple(texts_of_label[place] for texts_of_label in names)
-        texts.setdefault(key, {})[None if pd.isna(row[0]) else row[0]] = write(row[1]) + "*" * bool(row[2])
-    order = [list(dict.fromkeys(column)) for column in names]
-    keys = sorted(texts, key=lambda key: [known.index(label) for known, label in zip(order, key, strict=True)])
+    for *key, value, number, worse in zip(*names, long[axis], long[column], long["worse"], strict=True):
+        texts.setdefault(tuple(key), {})[None if pd.isna(value) else value] = write(number) + "*" * worse
+    keys = sorted(texts, key=lambda key: [known.index(label) for known, label in zip(names, key, strict=True)])
     return {key: texts[key] for key in keys}
 
 
@@ -149,15 +158,15 @@ def _value_style(column: str, text: str) -> str:
 
 def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> list[Section]:
     """One table for each cell: map x sampler in rows, R in columns, and the cost at the largest size."""
-    by, axes = ["estimator", "sampler", size_axis(results)], varying(results.trials)
-    long = long_table(_sized(results, by[-1]), [*axes, *by], metric, stat)
-    tables, summaries, shown = _split(long, axes), _split(results.summary, axes), []
-    for cell, trials in _split(results.trials, axes).items():
-        part, long = results._replace(trials=trials), tables[cell].drop(columns=axes)
+    by = ["estimator", "sampler", size_axis(results)]
+    tables = by_cell(long_table(sized(results, by[-1]), [*CELL, *by], metric, stat)).values()
+    shown = []
+    for table, (trials, cell) in zip(tables, cells_of(results), strict=True):
+        part, long = results._replace(trials=trials), table.drop(columns=[*CELL])
         meaning = f"{legend(part, _compared(metric, stat))} {COST[:-1]}, at the largest size."
         note = f"{stat} {metric} of {draws_in_words(long['n'])}. {meaning}"
         table = _pivot(part, long, by, metric, stat, f"{metric}, {describe_cell(trials.iloc[0])}", note)
-        rows = summaries[cell].sort_values("num_projections", na_position="first").to_dict("records")
+        rows = at_largest(cell).to_dict("records")
         costs = {(row["estimator"], "-" if pd.isna(row["sampler"]) else row["sampler"]): row for row in rows}
         texts = [
             {**row, "cost": percent(cost_share(part, costs[row["estimator"], row["sampler"]]))} for row in table.rows
@@ -166,9 +175,15 @@ def cell_tables(results: RunData, metric: str = "mse", stat: str = "median") -> 
     return shown
 
 
-def _split(frame: pd.DataFrame, axes: list[str]) -> dict[tuple[object, ...], pd.DataFrame]:
-    """The rows of each combination of values of these axes."""
-    return dict(iter(frame.groupby(axes, sort=False))) if axes else {(): frame}
+def named_row(results: RunData, row: Labels) -> dict[str, str]:
+    """The first columns of a table with a row for each estimator and size."""
+    axis = size_axis(results)
+    return {"estimator": marked_name(row), heading(axis): "-" if pd.isna(row["num_projections"]) else str(row[axis])}
+
+
+def by_size(results: RunData, rows: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Rows sorted by size, those without one first, and by a value from the least to the largest."""
+    return rows.assign(size=rows[size_axis(results)].fillna(0)).sort_values(["size", value])
 
 
 def rounding_level(trials: pd.DataFrame, metric: str) -> float:
@@ -208,6 +223,18 @@ def at_size(results: RunData, size: object) -> str:
     """ "R = 64", "64 features" or "the cost of 64 features"."""
     words = {"projections": "R = {}", "features": "{} features", "cost": "the cost of {} features"}
     return words[results.scenario.budget].format(size)
+
+
+def largest_size(results: RunData, rows: pd.DataFrame) -> str:
+    """The largest size of these rows in words; empty where none has a size."""
+    largest = rows[size_axis(results)].max()
+    return "" if pd.isna(largest) else at_size(results, largest)
+
+
+def with_size(results: RunData, row: Labels) -> str:
+    """ "positive / iid at R = 64"; the label alone where the estimator has no size."""
+    size = row[size_axis(results)]
+    return row["label"] if pd.isna(size) else f"{row['label']} at {at_size(results, size)}"
 
 
 def at_largest_size(results: RunData, rows: pd.DataFrame, of: pd.DataFrame | None = None) -> pd.DataFrame:

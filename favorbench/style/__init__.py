@@ -1,14 +1,5 @@
 """The plotting stack: palette, axes, and charts that are drawn once and saved, shown or put on a page."""
 
-from favorbench.style.axes import (
-    PLOT_INFINITY,
-    line_with_band,
-    log_limits,
-    log_ticks,
-    number_axis,
-    off_scale_note,
-    same_range,
-)
 from favorbench.style.charts import (
     Chart,
     Drawing,
@@ -23,23 +14,30 @@ from favorbench.style.charts import (
     slug,
     write,
 )
-from favorbench.style.palette import (
+from favorbench.style.looks import (
     COLOURS,
     DASHES,
     INK,
     MARKERS,
     OTHERS,
     PAPER,
+    PLOT_INFINITY,
     RC,
     FigureOptions,
     darken,
     figure_options,
     font_size,
+    line_with_band,
+    log_limits,
+    log_ticks,
+    number_axis,
+    off_scale_note,
     on_dark,
     options,
     parse_formats,
     parse_size,
     plain,
+    same_range,
     scaled,
     series_look,
 )

@@ -23,8 +23,7 @@ from scipy.spatial import KDTree
 from favorbench.errors import ScenarioError
 from favorbench.files import write_whole
 from favorbench.formats import printable, shown
-from favorbench.style.axes import column_width, same_range
-from favorbench.style.palette import context, darken, on_dark, options, plain
+from favorbench.style.looks import column_width, context, darken, on_dark, options, plain, same_range
 
 MAX_PANELS = 12  # in one file
 NARROW_PANEL = 3.0  # inches: titles stand on several lines
@@ -208,9 +207,7 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> tuple[Legend | None, float]
     entries, width = _entries(axes), figure.bbox.width
     if options().size is not None:
         entries = dict(sorted(((shorter(name), entries[name]) for name in entries), key=lambda entry: len(entry[0])))
-    for rows in range(-(-len(entries) // 6), len(entries) + 1):
-        if not rows:
-            continue
+    for rows in range(max(1, -(-len(entries) // 6)), len(entries) + 1):
         legend = figure.legend(
             list(entries.values()), list(entries), ncols=-(-len(entries) // rows), loc="lower center",
             bbox_to_anchor=(0.5, 0.0), borderaxespad=0.0, borderpad=0.1, frameon=False,

@@ -96,7 +96,7 @@ def draw_all(
     return written
 
 
-def figures_for_page(results: RunData, metric: str = "mse") -> list[tuple[str, str, str, str]]:
+def figures_for_page(results: RunData) -> list[tuple[str, str, str, str]]:
     """Name, title, caption and inline SVG of each figure of a run, the most important first.
 
     The colours are CSS variables; ``style.page_css`` has their values on a dark ground.
@@ -105,7 +105,7 @@ def figures_for_page(results: RunData, metric: str = "mse") -> list[tuple[str, s
     for kind in FIGURES:
         if kind is SAMPLERS and any(name.startswith(("maps", "trig")) or "-vs-" in name for name, *_ in figures):
             continue
-        figures += on_page(charts_of(kind, results, metric))
+        figures += on_page(charts_of(kind, results, "mse"))
     return figures
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -81,13 +81,12 @@ def against_seconds(results: RunData, metric: str) -> list[style.Chart]:
     seconds = read_seconds(results.path)
     if seconds is None or not can_be_compared(metric):
         return []
-    rows, shared = on_each_head(results, metric), list(POPULATION)
-    keys = ["kind", "estimator", "sampler", "num_projections"]
-    timed = seconds.rows.astype({name: rows[name].dtype for name in shared})
+    rows, keys = on_each_head(results, metric), [*POPULATION, "kind", "estimator", "sampler", "num_projections"]
+    timed = seconds.rows.astype({name: rows[name].dtype for name in keys})
     timed = timed.rename(columns=dict(zip(MEASURED, COSTS, strict=False)))
-    exact = timed[timed["kind"] == "exact"].groupby(shared, dropna=False)["cost"].min().rename("exact").reset_index()
-    timed = timed.astype({name: rows[name].dtype for name in keys})  # one head was timed for its whole population
-    rows = rows.merge(timed.drop(columns="head"), how="left", on=[*shared, *keys]).merge(exact, how="left", on=shared)
+    exact = timed[timed["kind"] == "exact"].groupby(POPULATION, dropna=False)["cost"].min().rename("exact")
+    timed = timed.drop(columns="head")  # one head was timed for its whole population
+    rows = rows.merge(timed, how="left", on=keys).merge(exact.reset_index(), how="left", on=POPULATION)
     heads = ", ".join(head for head in seconds.rows["head"].unique() if head != "-")
     bars = "; ".join(filter(None, [f"bars: {interval_name(seconds.repeats)}", seconds.doubts()]))
     axis = CostAxis(
@@ -137,43 +136,32 @@ def _panels(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, pd.DataFrame
             yield describe_cell(head.iloc[0]), points.reset_index(drop=True)[kept]
 
 
-def front(costs: Sequence[float], ratios: Sequence[float], exact: float = np.inf) -> list[int]:
-    """The indices of the points for which no other is both cheaper and better, in order of increasing cost.
+def front(points: pd.DataFrame, exact: float) -> pd.DataFrame:
+    """The points for which no other is both cheaper and better, in order of increasing cost; bounds aside.
 
-    ratios: of errors to that of uniform attention, which costs nothing. exact: the cost of exact attention, which has
-    no error. NaN is on no front.
+    Uniform attention, to whose error the ratios are, costs nothing. exact: the cost of exact attention, which has no
+    error; may be NaN. NaN is on no front.
     """
-    cost, ratio = np.asarray(costs, dtype=float), np.asarray(ratios, dtype=float)
-    indices, least = [], 1.0
-    for i in np.lexsort((ratio, cost)):
-        if ratio[i] < least and cost[i] < exact:
-            indices.append(int(i))
-            least = ratio[i]
-    return indices
-
-
-def front_of(points: pd.DataFrame, exact: float | None) -> pd.DataFrame:
-    """The points on the Pareto front, bounds aside. exact: the cost of exact attention, where it is known."""
-    points = points[~points["bound"].astype(bool)]
-    limit = np.inf if exact is None or np.isnan(exact) else exact
-    return points.iloc[front(points["cost"].tolist(), points["ratio"].tolist(), limit)]
+    usual = points[~points["bound"]].dropna(subset=["cost", "ratio"]).sort_values(["cost", "ratio"])
+    below = usual[~(usual["cost"] >= exact)]
+    return below[below["ratio"] < below["ratio"].cummin().shift(fill_value=1.0).clip(upper=1.0)]
 
 
 def coloured_of(panels: Panels) -> list[str]:
     """The estimators with a colour: a user's, the best one, the best map, FAVOR+, then those on the front."""
     rows = compared(pd.concat([points for _, points in panels]))
-    best = {str(name): float(error) for name, error in rows.groupby("label", sort=False)["ratio"].min().items()}
-    always = {*rows[rows["own"].astype(bool)]["label"]} | favor_of(best)
+    best: Any = rows.groupby("label", sort=False)["ratio"].min().to_dict()
+    always = {*rows[rows["own"]]["label"]} | favor_of(best)
     for some in (usable(rows), rows[rows["kind"] == "map"]):
         always |= {*sorted({*some["label"]}, key=lambda name: (best[name], name))[:1]}
-    on_front = {name for _, points in panels for name in front_of(points, points["exact"].iloc[0])["label"]}
+    on_front = {name for _, points in panels for name in front(points, points["exact"].iloc[0])["label"]}
     errors = {name: error - (_ON_FRONT if name in on_front else 0.0) for name, error in best.items()}
     return choose(errors, max_curves(), always)
 
 
 def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str], metric: str) -> pd.DataFrame:
     exact, width = float(rows["exact"].iloc[0]), style.scaled(1.4)
-    if len(best := front_of(rows, exact)):
+    if len(best := front(rows, exact)):
         end = (rows["cost"].max(), best["ratio"].min()) if np.isnan(exact) else (exact, 0.0)
         ax.step(
             [*best["cost"], end[0]], [*best["ratio"], end[1]], where="post", color="0.85", linewidth=style.scaled(6),

@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -70,16 +69,16 @@ def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[
         or rows.groupby(["estimator", "sampler"], dropna=False)[x].nunique().max() < 2
     ):
         return []
-    rows = rows.assign(series=rows[series].astype(str))
-    methods = rows[(rows["kind"] == "method") & rows[panel].isna()] if len(others) > 1 else rows[:0]
+    apart = (rows["kind"] == "method") & rows[panel].isna() & (len(others) > 1)
+    rows = rows.assign(series=rows[series].astype(str), apart=apart)
     panels = []
     for title, cell in cells(results):
         curves = rows[rows.index.isin(cell.index)]
         baselines = cell[(cell["kind"] == "baseline") | ((series == "estimator") & ~cell.index.isin(rows.index))]
-        for name, part in _panels(curves, panel, curves.index.isin(methods.index)):
+        for name, part in _panels(curves, panel):
             joined = ", ".join(filter(None, (title, name)))
-            panels.append(CurvePanel(joined, population_of(cell), part, baselines))
-    count = len(others) + len(methods["kind"].unique())
+            panels.append(CurvePanel(joined, population_of(cell.iloc[0]), part, baselines))
+    count = len(others) + int(apart.any())
     several = len(rows["estimator"].unique()) > 1 < len(rows["sampler"].dropna().unique())
     same = f" {file_name(others, panel)} shows the same errors with one curve per {panel}." if several else ""
     sizes = {"projections": "number of projections R", "features": "budget: number of features",
@@ -101,24 +100,24 @@ def file_name(names: Sequence[str], axis: str) -> str:
     return "-vs-".join(map(style.slug, ordered))
 
 
-def _panels(curves: pd.DataFrame, panel: str, apart: np.ndarray) -> Iterator[tuple[str, pd.DataFrame]]:
+def _panels(curves: pd.DataFrame, panel: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """A panel for each value of an axis, and one for what stands apart; rows without a value stand in all panels."""
-    everywhere = curves[curves[panel].isna() & ~apart]
+    everywhere = curves[curves[panel].isna() & ~curves["apart"]]
     for value, rows in curves.dropna(subset=[panel]).groupby(panel, sort=False):
         yield str(value), pd.concat([rows, everywhere])
-    if apart.any():
-        yield "methods", curves[apart]
+    if curves["apart"].any():
+        yield "methods", curves[curves["apart"]]
     if len(everywhere) == len(curves) > 0:
         yield "", everywhere
 
 
 def against_axes(results: RunData, metric: str) -> list[style.Chart]:
     """Error against L, d and scale, where they vary, at a small, a middle and a large size."""
-    charts = (_against(results, metric, axis) for axis in AXES if results.summary[axis].nunique() > 1)
-    return [chart for chart in charts if chart is not None]
+    varying = (axis for axis in AXES if results.summary[axis].nunique() > 1)
+    return [chart for axis in varying for chart in _against(results, metric, axis)]
 
 
-def _against(results: RunData, metric: str, axis: str) -> style.Chart | None:
+def _against(results: RunData, metric: str, axis: str) -> list[style.Chart]:
     name, label, together = AXES[axis]
     estimators, size = compared(results.summary), size_axis(results)
     common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
@@ -132,12 +131,12 @@ def _against(results: RunData, metric: str, axis: str) -> style.Chart | None:
             rows = cell if chosen is None else cell[cell["num_projections"].isna() | (cell[size] == chosen)]
             words = "R = int(d ln d)" if chosen is None else at_size(results, chosen)
             curves = labelled(compared(rows))
-            joined, group = ", ".join(filter(None, (title, words))), population_of(cell, together)
+            joined, group = ", ".join(filter(None, (title, words))), population_of(cell.iloc[0], together)
             panels.append(CurvePanel(
                 joined, group, curves.assign(series=curves[series].astype(str)), rows[rows["kind"] == "baseline"]
             ))  # fmt: skip
     title = f"Error against {label}"
-    return _chart(results, metric, name, title, axis, label, panels, len(sizes)) if panels else None
+    return [_chart(results, metric, name, title, axis, label, panels, len(sizes))] if panels else []
 
 
 def _chart(
@@ -154,7 +153,7 @@ def _chart(
     sign = 1.0 if METRICS[metric].better == "lower" else -1.0
     errors = (sign * last[f"{metric}_median"]).groupby(last["series"]).median()
     users = labelled(rows.drop_duplicates(["series", "estimator", "sampler"])).query("own")["series"]
-    coloured = choose({name: float(errors[name]) for name in rows["series"].unique()}, max_curves(), {*users})
+    coloured = choose(errors[rows["series"].unique()].to_dict(), max_curves(), {*users})
     best = " best-rank may leave the axis below." if (results.summary["estimator"] == "best-rank").any() else ""
     text = (
         f"Median of {draws_of(results)}, band from 10 % to 90 %.{measured_on(results)} {what_r_means(results)} "

@@ -1,7 +1,7 @@
 """Maps of layers and heads: errors of one estimator relative to uniform attention, and their effect on the model."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,9 +12,17 @@ from matplotlib.colors import LogNorm
 from favorbench import style
 from favorbench.metrics import EFFECT
 from favorbench.registry import split_list
-from favorbench.results.effect import amount, on_heads, unit_of
 from favorbench.results.figures.blocks import MOST, caption, draws_of, relative_label
-from favorbench.results.heads import FEW, can_be_compared, check_known, number, on_each_head
+from favorbench.results.heads import (
+    FEW,
+    amount,
+    can_be_compared,
+    check_known,
+    number,
+    on_each_head,
+    place_heads,
+    unit_of,
+)
 from favorbench.results.summary import (
     RunData,
     at_largest,
@@ -25,29 +33,35 @@ from favorbench.results.summary import (
     population_title,
     usable,
 )
-from favorbench.results.tables import at_size, size_axis
+from favorbench.results.tables import with_size
 
 MIN_COLOUR = 1e-3  # ratios below have the same colour
 WORSE = "×"
-_LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@.+)?"
 _CELL = (0.36, 0.15)  # inches that a number needs
+
+Maps = list[tuple[str, pd.DataFrame]]  # titles, and a row for each head
 
 
 def layer_map(results: RunData, metric: str, estimators: str | None = None) -> list[style.Chart]:
     """A panel for each population of more than FEW heads in layers; of the best estimator, or of those named."""
-    requested = split_list(estimators) if estimators is not None else []
     known = [name for name in dict.fromkeys(estimator_names(results.summary)) if name != "uniform"]
-    check_known(results, "estimators", requested, known)
+    check_known(results, "estimators", _requested(estimators), known)
     if not can_be_compared(metric):
         return []
-    rows = labelled(on_each_head(results, metric))
-    rows = rows.join(rows["head"].str.extract(_LABEL)).dropna(subset=["layer"])
-    rows = rows.astype({"layer": int, "number": int})
-    if rows["layer"].nunique() < 2:
-        return []
+    rows = _in_layers(on_each_head(results, metric))
     populations = [cell for cell in by_population(rows) if cell["head"].nunique() > FEW]
-    maps = [chart for cell in populations for chart in _maps(results, at_largest(cell), requested)]
-    return _charts(results, metric, maps) if maps else []
+    maps = [chart for cell in populations for chart in _errors(results, at_largest(cell), _requested(estimators))]
+    if rows["layer"].nunique() < 2 or not maps:
+        return []
+    ratios = pd.concat([part["ratio"] for _, part in maps])
+    low = max(min(0.1, float(ratios.min())), MIN_COLOUR)
+    norm = LogNorm(10.0 ** math.floor(math.log10(low) + 1e-9), MOST if ratios.max() > 10 else 10.0)
+    text = (
+        f"{metric} of each head over that of uniform attention (the mean of V), median of {draws_of(results)}. "
+        f"{WORSE}: worse than uniform attention. Values beyond the colour bar have the colour of its end."
+    )
+    draw = partial(_draw, norm=norm, label=relative_label(metric))
+    return [_chart("heads", "Error of each head", caption(results, text), maps, draw)]
 
 
 def effect_map(results: RunData, metric: str, estimators: str | None = None) -> list[style.Chart]:
@@ -57,71 +71,71 @@ def effect_map(results: RunData, metric: str, estimators: str | None = None) -> 
     """
     if EFFECT not in results.trials:
         return []
-    requested = split_list(estimators) if estimators is not None else []
-    rows, panels = labelled(on_heads(results.trials)), []
-    for cell in by_population(rows[rows["layer"] != ""].astype({"layer": int, "number": int})):
-        sizes = cell["num_projections"].fillna(0)
-        cell = cell[sizes == sizes.groupby(cell["label"]).transform("max")]
-        means = cell.groupby(["label", "layer", "number"])[EFFECT].mean()
-        sums, heads = means.groupby("label").sum(), len(means[means.index[0][0]])
-        sums = sums[np.isfinite(sums) & (sums > 0)]
-        known = [name for name in usable(compared(cell))["label"].unique() if name in sums]
-        if cell["layer"].nunique() < 2 or heads <= FEW or not len(known):
-            continue
-        for name in [name for name in requested if name in sums] or [min(known, key=sums.__getitem__)]:
-            size = cell.loc[cell["label"] == name, size_axis(results)].iloc[0]
-            sized = name if pd.isna(size) else f"{name} at {at_size(results, size)}"
-            total = amount(sums[name], unit_of(results, cell))
-            title = f"{sized}: {total}\n{population_title(cell.iloc[0], heads)}"
-            part = means[name].reset_index().assign(label=name, percent=100 * means[name].to_numpy() / sums[name])
-            panels.append((title, part))
-    if not panels:
+    cells = by_population(_in_layers(results.trials.dropna(subset=[EFFECT])))
+    maps = [chart for cell in cells for chart in _effects(results, cell, _requested(estimators))]
+    if not maps:
         return []
-    every = pd.concat([part for _, part in panels])
-    norm = LogNorm(every["percent"].max() / 100.0, every["percent"].max())
-    drawn = [style.Panel(title, partial(_draw_effects, part, norm=norm)) for title, part in panels]
+    most = max(part["percent"].max() for _, part in maps)
     text = (
         "Share of each head in the predicted effect on the model, in percent of the sum (in the title); of each layer "
         "beside its number. To second order, from gradients of the model's output; mean over texts and draws."
     )
-    size = (max(5.4, 2.6 + 0.5 * every["number"].nunique()), 1.1 + 0.27 * every["layer"].nunique())
-    return [style.Chart("effect", "Where the loss comes from", caption(results, text), drawn, 1, size)]
+    draw = partial(_draw_effects, norm=LogNorm(most / 100.0, most))
+    return [_chart("effect", "Where the loss comes from", caption(results, text), maps, draw, 1, 0.4)]
+
+
+def _requested(estimators: str | None) -> list[str]:
+    return split_list(estimators) if estimators is not None else []
+
+
+def _in_layers(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of heads whose labels have a layer and a number, labelled."""
+    rows = place_heads(labelled(rows))
+    return rows[rows["layer"] != ""].astype({"layer": int, "number": int})
+
+
+def _errors(results: RunData, rows: pd.DataFrame, requested: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Title and rows of each map of one population: an estimator on one text."""
+    where = population_title(rows.iloc[0], rows["head"].nunique())
+    best = usable(compared(rows)).replace({"ratio": {np.inf: style.PLOT_INFINITY}})
+    for name in requested or [str(best.groupby("label")["ratio"].median().idxmin())]:
+        for text, part in rows[rows["label"] == name].groupby("text", sort=False):
+            title = f"{with_size(results, part.iloc[0])}{text and f', {text}'}\n{where}"
+            yield title, part[["label", "num_projections", "budget", "ratio", "worse", "layer", "number", "text"]]
+
+
+def _effects(results: RunData, cell: pd.DataFrame, requested: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Title and rows of each map of one population: an estimator that has a sum."""
+    sizes = cell["num_projections"].fillna(0)
+    cell = cell[sizes == sizes.groupby(cell["label"]).transform("max")]
+    means = cell.groupby(["label", "layer", "number"])[EFFECT].mean()
+    sums, heads = means.groupby("label").sum(), len(means[means.index[0][0]])
+    sums = sums[np.isfinite(sums) & (sums > 0)]
+    known = [name for name in usable(compared(cell))["label"].unique() if name in sums]
+    if cell["layer"].nunique() < 2 or heads <= FEW or not known:
+        return
+    for name in [name for name in requested if name in sums] or [min(known, key=sums.__getitem__)]:
+        sized = with_size(results, cell[cell["label"] == name].iloc[0])
+        title = f"{sized}: {amount(sums[name], unit_of(results, cell))}\n{population_title(cell.iloc[0], heads)}"
+        yield title, means[name].reset_index().assign(label=name, percent=100 * means[name].to_numpy() / sums[name])
+
+
+def _chart(
+    name: str, title: str, text: str, maps: Maps, draw: Callable[..., pd.DataFrame], columns: int = 2, more: float = 0.0
+) -> style.Chart:
+    """A panel for each map. more: inches, for the labels of layers."""
+    layers, heads = (max(part[axis].nunique() for _, part in maps) for axis in ("layer", "number"))
+    size = (max(5.0, 2.2 + 0.5 * heads) + more, 1.1 + 0.27 * layers)
+    panels = [style.Panel(name, partial(draw, part)) for name, part in maps]
+    return style.Chart(name, title, text, panels, 1 if heads > 8 else columns, size)
 
 
 def _draw_effects(part: pd.DataFrame, ax: Axes, norm: LogNorm) -> pd.DataFrame:
-    shown = part.assign(ratio=part["percent"], worse=False)
-    _draw(shown, ax, norm, "percent of the sum")
+    _draw(part.assign(ratio=part["percent"], worse=False), ax, norm, "percent of the sum")
     layers = part.groupby("layer")["percent"].sum()
     names = {str(layer): f"{layer}: {share:.0f} %" for layer, share in layers.items()}
     ax.set_yticks(ax.get_yticks(), [names[label.get_text()] for label in ax.get_yticklabels()])
     return part.rename(columns={"number": "head"})
-
-
-def _charts(results: RunData, metric: str, maps: Sequence[tuple[str, pd.DataFrame]]) -> list[style.Chart]:
-    """All maps with one scale of colours."""
-    every = pd.concat([part for _, part in maps])
-    low = max(min(0.1, float(every["ratio"].min())), MIN_COLOUR)
-    norm = LogNorm(10.0 ** math.floor(math.log10(low) + 1e-9), MOST if every["ratio"].max() > 10 else 10.0)
-    layers, heads = (max(part[name].nunique() for _, part in maps) for name in ("layer", "number"))
-    text = (
-        f"{metric} of each head over that of uniform attention (the mean of V), median of {draws_of(results)}. "
-        f"{WORSE}: worse than uniform attention. Values beyond the colour bar have the colour of its end."
-    )
-    drawn = [style.Panel(title, partial(_draw, part, norm=norm, label=relative_label(metric))) for title, part in maps]
-    size = (max(5.0, 2.2 + 0.5 * heads), 1.1 + 0.27 * layers)
-    return [style.Chart("heads", "Error of each head", caption(results, text), drawn, 1 if heads > 8 else 2, size)]
-
-
-def _maps(results: RunData, rows: pd.DataFrame, requested: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Title and rows of each map of one population: an estimator on one text."""
-    where, texts = population_title(rows.iloc[0], rows["head"].nunique()), rows["head"].str.partition("@")[2]
-    best = usable(compared(rows)).replace({"ratio": {np.inf: style.PLOT_INFINITY}})
-    for name in requested or [str(best.groupby("label")["ratio"].median().idxmin())]:
-        for text, part in rows[rows["label"] == name].groupby(texts, sort=False):
-            size = part[size_axis(results)].iloc[0]
-            sized = name if pd.isna(size) else f"{name} at {at_size(results, size)}"
-            kept = part[["label", "num_projections", "budget", "ratio", "worse", "layer", "number"]]
-            yield f"{', '.join(filter(None, [sized, str(text)]))}\n{where}", kept.assign(text=text)
 
 
 def _draw(part: pd.DataFrame, ax: Axes, norm: LogNorm, label: str) -> pd.DataFrame:

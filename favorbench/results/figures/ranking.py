@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -73,8 +74,8 @@ def _relative(ranking: Ranking, title: str) -> pd.DataFrame:
 def _order(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
     """The estimators shown, from bottom to top, and the others, best first; uniform attention is a line."""
     rows = rows[rows["label"] != "uniform"]
-    medians = rows.fillna({"ratio": math.inf}).groupby("label")["ratio"].median().sort_values(kind="stable")
-    best_first = {str(name): float(error) for name, error in medians.items()}
+    medians = rows.fillna({"ratio": math.inf}).groupby("label")["ratio"].median()
+    best_first: Any = medians.sort_values(kind="stable").to_dict()
     always = {*rows[(rows["kind"] == "baseline") | rows["own"]]["label"]} | favor_of(best_first)
     size = style.options().size
     room = MAX_ROWS if size is None else max(4, min(MAX_ROWS, int((size[1] - 0.75) * 72 / (1.25 * style.font_size()))))

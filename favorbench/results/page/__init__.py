@@ -195,7 +195,9 @@ def _run_manifest(results: RunData) -> Markup:
 
 def _manifest(scenario: Mapping[str, Any], used: Mapping[str, Any], manifest: Mapping[str, Any]) -> Markup:
     """The scenario, the versions and machine, and the manifest as it is."""
-    manifest = dict(manifest)
+    manifest = copy.deepcopy(dict(manifest))
+    for machine in manifest.get("workers", []):
+        machine.pop("host", None)
     scenario = {
         key: ", ".join(map(str, value)) if isinstance(value, list | dict) else str(value)
         for key, value in scenario.items()
@@ -213,9 +215,6 @@ def _manifest(scenario: Mapping[str, Any], used: Mapping[str, Any], manifest: Ma
         Section(title, [{"key": key, "value": str(value)} for key, value in values.items()])
         for title, values in (("Scenario", scenario), ("Versions and machine", used))
     ]
-    for machine in (workers := copy.deepcopy(manifest.get("workers", []))):
-        machine.pop("host", None)
-    manifest |= {"workers": workers} if workers else {}
     return _macros().manifest(tables, json.dumps(manifest, indent=1, ensure_ascii=False))
 
 
