@@ -102,7 +102,7 @@ def _chunk_sums(
     columns = chunk.values.shape[-1]
     before, kernel = sums.total[..., :columns], sums.total[..., columns:]
     seen = visible(chunk.positions, chunk.keys, kernel)
-    in_chunk = xp.where(seen, kernel, xp.zeros_like(kernel)) @ chunk.values
+    in_chunk = xp.where(seen, kernel, 0.0) @ chunk.values
     sums = sums._replace(total=before + in_chunk)
     if len(range(chunk.keys.start, chunk.keys.stop)) == 1 or not _underflows(sums.total[..., -1:]):
         return present, [(chunk.rows, sums)]

@@ -253,7 +253,7 @@ def lifted(diagonal: Array) -> Array:
     """Nonnegative numbers (..., 1, d) away from 0 by RIDGE of their mean; ones where all are 0."""
     xp = array_namespace(diagonal)
     middle = xp.mean(diagonal, axis=-1, keepdims=True)
-    return diagonal + RIDGE * xp.where(middle > 0, middle, xp.ones_like(middle))
+    return diagonal + RIDGE * xp.where(middle > 0, middle, 1.0)
 
 
 def best_rho(phi: Array, dim: int) -> Array:
@@ -265,7 +265,7 @@ def best_rho(phi: Array, dim: int) -> Array:
 def shared_rho(phi: Array, x: Array) -> Array:
     """One rho for all coordinates, (..., 1, d), from the mean of |x' + y'|^2, (..., 1, 1)."""
     xp = array_namespace(x)
-    rho = best_rho(xp.where(phi > 0, phi, xp.zeros_like(phi)), x.shape[-1])
+    rho = best_rho(xp.where(phi > 0, phi, 0.0), x.shape[-1])
     return xp.broadcast_to(rho, (*rho.shape[:-1], x.shape[-1]))
 
 
@@ -273,7 +273,7 @@ def rho_along_axes(of_sum: Array) -> tuple[Array, Array]:
     """For the mean of (x + y)(x + y)^T: rho along each of its eigenvectors, and these as columns."""
     xp = array_namespace(of_sum)
     values, vectors = xp.linalg.eigh(of_sum)
-    return best_rho(xp.where(values > 0, values, xp.zeros_like(values)), 1)[..., None, :], vectors
+    return best_rho(xp.where(values > 0, values, 0.0), 1)[..., None, :], vectors
 
 
 def balance(moments: Moments) -> tuple[Array, Array]:
@@ -299,7 +299,7 @@ def _with_ridge(moment: Array) -> Array:
     xp = array_namespace(moment)
     mean = xp.linalg.trace(moment)[..., None, None] / moment.shape[-1]
     identity = xp.eye(moment.shape[-1], dtype=moment.dtype, device=device(moment))
-    return moment + RIDGE * xp.where(mean > 0, mean, xp.ones_like(mean)) * identity
+    return moment + RIDGE * xp.where(mean > 0, mean, 1.0) * identity
 
 
 @dataclass(frozen=True)

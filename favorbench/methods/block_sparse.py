@@ -93,7 +93,7 @@ class Keys:
             return self._appended(self.whole.likeness, self.rest.likeness)
         xp, key = array_namespace(self.tokens.key), self.tokens.key
         norms = xp.sqrt(xp.vecdot(key, key))[..., None]
-        mean = means(self.segments.rows(key / xp.where(norms > 0, norms, xp.ones_like(norms))), self.segments)
+        mean = means(self.segments.rows(key / xp.where(norms > 0, norms, 1.0)), self.segments)
         return xp.vecdot(mean, mean)[..., None]
 
 

@@ -28,6 +28,7 @@ from favorbench.numerics.arrays import (
     array_namespace,
     as_like,
     half_squared_norm,
+    masked,
     on_host,
     rows_at,
 )
@@ -102,9 +103,9 @@ def means_of(sums: Array, d: int, d_v: int) -> Cells:
     """Cells from the sums of ``columns_of`` over their members."""
     xp = array_namespace(sums)
     counts = sums[..., d + d_v : d + d_v + 1]
-    some = xp.where(counts > 0, counts, xp.ones_like(counts))
+    some = xp.where(counts > 0, counts, 1.0)
     key, value, squares = sums[..., :d] / some, sums[..., d : d + d_v] / some, sums[..., d + d_v + 1 :]
-    log_count = xp.where(counts > 0, xp.log(some), xp.full_like(some, -xp.inf))[..., 0]
+    log_count = masked(xp.log(some), counts > 0)[..., 0]
     variance = squares / some - key * key if squares.shape[-1] else None
     return Cells(key, value, variance, log_count)
 

@@ -133,7 +133,7 @@ def sampling_shares(value: Array) -> Array:
     xp = array_namespace(value)
     norms = xp.sqrt(xp.vecdot(value, value))
     largest = xp.sqrt(xp.max(xp.linalg.eigvalsh(value.mT @ value), axis=-1))[..., None]
-    largest = xp.where(largest > 0, largest, xp.ones_like(largest))
+    largest = xp.where(largest > 0, largest, 1.0)
     shares = norms / largest + 1.0 / value.shape[-2]
     return shares / xp.sum(shares, axis=-1, keepdims=True)
 

@@ -46,7 +46,7 @@ class PbsAttn(InBlocks):
         present = order < tokens.length
         ordered = xp.take_along_axis(logits, xp.clip(order, 0, tokens.length - 1), axis=-1)
         blocks = (*order.shape[:-1], -1, block)
-        ordered = xp.reshape(xp.where(present, ordered, xp.zeros_like(ordered)), blocks)
+        ordered = xp.reshape(xp.where(present, ordered, 0.0), blocks)
         count = xp.sum(xp.reshape(xp.astype(present, logits.dtype), blocks), axis=-1)
         best = largest(xp.sum(ordered, axis=-1) / count, self.attended(size, tokens.length) // block)
         index = xp.take_along_axis(xp.reshape(order, blocks), best[..., None], axis=-2)

@@ -25,7 +25,7 @@ from favorbench.methods.summaries import (
     causal_multiplications,
     logits_of,
 )
-from favorbench.numerics.arrays import Array, Features, array_namespace, largest, scattered
+from favorbench.numerics.arrays import Array, Features, array_namespace, largest, masked, scattered
 from favorbench.numerics.logsum import Accumulator, Sums, accumulate, attention_sums, joined, merge, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import whole
@@ -308,12 +308,11 @@ def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: sli
     exact, estimate = logits_of(queries, tokens, keys), inner.kernel(queries, keys)
     less = -xp.ones_like(exact) if estimate.values is None else -estimate.values
     values = xp.concat([less, xp.ones_like(exact)], axis=-1)
-    nothing = xp.full_like(exact, -xp.inf)
-    logs = [xp.where(where, log, nothing) for log in (estimate.log_scale, exact)]
+    logs = [masked(log, where) for log in (estimate.log_scale, exact)]
     both = accumulate(None, Features(values, xp.concat(logs, axis=-1)), xp.concat([right, right], axis=-2))
     # without a key there is no peak either: next to a peak of 0 everything else would vanish where logits are far below
     some = xp.any(where, axis=-1, keepdims=True)
-    return both._replace(log_peak=xp.where(some, both.log_peak, xp.full_like(both.log_peak, xp.finfo(exact.dtype).min)))
+    return both._replace(log_peak=xp.where(some, both.log_peak, xp.finfo(exact.dtype).min))
 
 
 def exact_or_estimate(where: Array, exact: Array, estimate: Features) -> Features:
@@ -322,7 +321,7 @@ def exact_or_estimate(where: Array, exact: Array, estimate: Features) -> Feature
     log_scale = xp.where(where, exact, estimate.log_scale)
     if estimate.values is None:
         return Features(None, log_scale)
-    return Features(xp.where(where, xp.ones_like(exact), estimate.values), log_scale)
+    return Features(xp.where(where, 1.0, estimate.values), log_scale)
 
 
 @dataclass(frozen=True)

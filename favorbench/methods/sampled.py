@@ -61,7 +61,7 @@ class SampledKeys(KeySummaryMethod):
         xp = array_namespace(tokens.value)
         uniforms = streams.draw(lambda rng: rng.random(sizes[-1]), tokens.value)
         norms = xp.sqrt(xp.vecdot(tokens.value, tokens.value))
-        norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, xp.ones_like(norms))
+        norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, 1.0)
         shares = norms / xp.sum(norms, axis=-1, keepdims=True)
         index = indices_by_share(shares, uniforms)
         for size in sizes:
@@ -222,7 +222,7 @@ def halved(kernel: Array, uniform: Array, log_factor: float) -> Array:
     for i in range(norms.shape[-1]):
         largest = xp.maximum(largest, norms[..., i])
         limit = norms[..., i] * largest * log_factor
-        lean = xp.where(limit > 0, products[..., i] / xp.where(limit > 0, limit, xp.ones_like(limit)), 0 * limit)
+        lean = xp.where(limit > 0, products[..., i] / xp.where(limit > 0, limit, 1.0), 0.0)
         first = uniform[..., i] > 0.5 + 0.5 * lean
         products = products + (2 * xp.astype(first, inner.dtype) - 1)[..., None] * inner[..., i, :]
         kept.append(first)

@@ -202,7 +202,7 @@ def rows_at(rows: Array, index: Array) -> Array:
 def masked(logits: Array, seen: Array) -> Array:
     """The logits where a flag is set, and -inf elsewhere."""
     xp = array_namespace(logits)
-    return xp.where(seen, logits, xp.full_like(logits, -xp.inf))
+    return xp.where(seen, logits, -xp.inf)
 
 
 def softmax(logits: Array) -> Array:
