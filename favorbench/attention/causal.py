@@ -145,9 +145,12 @@ def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:
     return xp.asarray(np.arange(keys.start, keys.stop) <= positions[:, None], device=device(like))
 
 
-def chunk_multiplications(shape: Shape, num_features: int) -> float:
-    """Additional multiplications of causal linear attention: kernel values inside chunks, and with these values."""
-    return float(shape.n * min(CHUNK, shape.l) * (num_features + shape.d_v)) if shape.causal else 0.0
+def chunk_multiplications(shape: Shape, num_features: int, last: int = 0) -> float:
+    """Additional multiplications where attention is causal: kernel values inside chunks, and with these values.
+
+    last: keys of a window before each query, which count as those of a chunk do.
+    """
+    return float(shape.n * min(CHUNK + last, shape.l) * (num_features + shape.d_v)) if shape.causal else 0.0
 
 
 def chunks(length: int, step: int = CHUNK) -> list[slice]:

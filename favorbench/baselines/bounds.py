@@ -9,7 +9,7 @@ import numpy as np
 from favorbench.attention.causal import visible
 from favorbench.methods import AttentionProblem, Estimate, Shape
 from favorbench.methods.base import Baseline, Sizes, line_style
-from favorbench.numerics.arrays import array_namespace, largest, masked
+from favorbench.numerics.arrays import array_namespace, largest, masked, rows_at
 from favorbench.numerics.logsum import tiles, with_ones
 from favorbench.numerics.machine import scipy_linalg
 from favorbench.numerics.streams import Streams
@@ -118,8 +118,7 @@ class TopKeys(Baseline):
             weights = xp.take_along_axis(logits, index, axis=-1)
             weights = xp.exp(weights - weights[..., :1])
             for part, size in zip(parts, sizes, strict=True):
-                chosen = xp.take(problem.value, xp.reshape(index[:, :size], (-1,)), axis=0)
-                chosen = xp.reshape(chosen, (index.shape[0], -1, problem.value.shape[-1]))
+                chosen = rows_at(problem.value, index[:, :size])
                 normaliser = xp.sum(weights[:, :size], axis=-1, keepdims=True)
                 part.append((xp.sum(weights[:, :size, None] * chosen, axis=-2) / normaliser, normaliser))
         for size, part in zip(sizes, parts, strict=True):

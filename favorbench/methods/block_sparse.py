@@ -9,24 +9,22 @@ released code: these methods suit reading a prompt, not generation.
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from array_api_compat import device
 
-from favorbench.attention.causal import chunks
+from favorbench.attention.causal import chunk_multiplications, chunks
 from favorbench.errors import ScenarioError
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.segments import Groups, Segments, means, pieces, zeroed
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
-    StreamingSummary,
     Tokens,
-    causal_multiplications,
     logits_of,
 )
 from favorbench.numerics.arrays import (
@@ -35,7 +33,6 @@ from favorbench.numerics.arrays import (
     array_namespace,
     largest,
     masked,
-    rows_at,
     scattered,
     softmax,
     to_backend_of,
@@ -102,6 +99,8 @@ class Sparse(KeySummaryMethod):
     """Exact attention to the keys that each ``group`` of adjacent queries chooses."""
 
     group: int = whole(1, 64, default=64)
+    #: The class of its summaries: of this method, some keys, and a size.
+    summary: ClassVar[type["SparseSummary"]]
     random = False
     causal_safe = True
     convex = True
@@ -118,23 +117,19 @@ class Sparse(KeySummaryMethod):
     def attended(self, size: int, length: int) -> int:
         """The number of keys for each query, with padding."""
 
-    @abstractmethod
-    def summary(self, tokens: Tokens, size: int) -> "SparseSummary":
-        """The summary of some keys."""
-
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         for size in sizes:
-            yield self.summary(tokens, size)
+            yield self.summary(self, tokens, size)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return FirstKeys(self, tokens, size, None)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return lambda stop: self.summary(self, tokens.part(slice(0, stop)), size)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """The choice, plus d + d_v for each query and key of its group; causal: by chunks, on the keys before."""
         if not shape.causal:
             return self._work(shape, size)
         past = (self._work(shape._replace(n=c.stop - c.start, l=c.start), size) for c in chunks(shape.l)[1:])
-        return sum(past) * shape.n / shape.l + causal_multiplications(shape)
+        return sum(past) * shape.n / shape.l + chunk_multiplications(shape, shape.d)
 
     def _work(self, shape: Shape, size: int) -> float:
         """The multiplications without a mask."""
@@ -170,9 +165,7 @@ class SparseSummary:
 
     def tokens_at(self, index: Array) -> Tokens:
         """Keys and values at indices (..., a), or (..., a, b), and so on: (..., a, c)."""
-        xp, leading = array_namespace(index), self.tokens.key.shape[:-2]
-        places = xp.reshape(xp.clip(index, 0, self.tokens.length - 1), (*leading, -1))
-        return Tokens(*(xp.reshape(rows_at(a, places), (*index.shape, a.shape[-1])) for a in self.tokens))
+        return self.tokens.at(array_namespace(index).clip(index, 0, self.tokens.length - 1))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         exact = logits_of(queries, self.tokens, keys)
@@ -203,8 +196,7 @@ class SharedKeys(SparseSummary):
 
     def padding(self, index: Array) -> Array:
         """0 at the index of a key, -inf at others, (..., k)."""
-        xp, like = array_namespace(index), self.tokens.key
-        zeros = xp.zeros(index.shape, dtype=like.dtype, device=device(like))
+        zeros = array_namespace(index).zeros_like(index, dtype=self.tokens.key.dtype)
         return masked(zeros, index < self.tokens.length)
 
     def flags(self, queries: Queries) -> Array:
@@ -218,19 +210,6 @@ class SharedKeys(SparseSummary):
         return array_namespace(chosen).take(chosen, group_of, axis=-2)
 
 
-class FirstKeys(NamedTuple):
-    """The summaries of the first keys of a sequence."""
-
-    method: Sparse
-    tokens: Tokens
-    size: int
-    whole: Keys | None
-
-    def extend(self, stop: int) -> KeySummary:
-        """The summary of the first ``stop`` keys."""
-        return replace(self.method.summary(self.tokens.part(slice(0, stop)), self.size), whole=self.whole)
-
-
 @dataclass(frozen=True)
 class InBlocks(Sparse):
     """A group chooses blocks of keys.
@@ -240,16 +219,15 @@ class InBlocks(Sparse):
     """
 
     block: int = whole(1, 1 << 16, default=64)
+    summary: ClassVar[type[SparseSummary]] = SharedKeys
 
     @abstractmethod
     def chosen(self, groups: Groups, keys: Keys, size: int) -> Array:
         """The indices of the keys of each group, (..., groups, k), all different; those from l on are padding."""
 
-    def summary(self, tokens: Tokens, size: int) -> SparseSummary:
-        return SharedKeys(self, tokens, size)
-
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return FirstKeys(self, tokens, size, Keys(tokens, self.block_of(size)))
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        whole = Keys(tokens, self.block_of(size))
+        return lambda stop: self.summary(self, tokens.part(slice(0, stop)), size, whole)
 
     def block_of(self, size: int) -> int:
         """Keys in a block."""

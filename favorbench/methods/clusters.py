@@ -8,17 +8,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import CHUNK
+from favorbench.attention.causal import CHUNK, chunk_multiplications
 from favorbench.kernels import gaussian_kernel
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
-    StreamingSummary,
     Tokens,
-    causal_multiplications,
     first_in_order,
 )
 from favorbench.numerics.arrays import (
@@ -232,8 +231,8 @@ class Centred(KeySummaryMethod):
         order = streams.draw(lambda rng: rng.permutation(tokens.length)[:size])
         return rows_at(tokens.key, order)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return StreamingCells(self, tokens, size, streams)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return StreamingCells(self, tokens, size, streams).extend
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """l m d for each pass over the keys, and m (d + d_v) for each query; causal cells are made more than once."""
@@ -243,7 +242,7 @@ class Centred(KeySummaryMethod):
         if self.points == "pivots":
             assign += made * size * (shape.d + size / 2)
         far = float(shape.n * size * (shape.d + shape.d_v + (shape.d if self.second_order else 0)))
-        return assign + far + (causal_multiplications(shape) if shape.causal else 0.0)
+        return assign + far + chunk_multiplications(shape, shape.d)
 
 
 def growth(length: int, size: int) -> tuple[int, int]:

@@ -7,18 +7,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import rows_between
+from favorbench.attention.causal import chunk_multiplications, rows_between
 from favorbench.errors import InputError
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.clusters import segment_sums
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
     Tokens,
-    causal_multiplications,
     logits_of,
 )
 from favorbench.numerics.arrays import (
@@ -119,9 +119,6 @@ class Eva(KeySummaryMethod):
     def recent(self, size: int) -> int:
         return self.block(size)
 
-    def width(self, size: int, length: int) -> int:
-        return size
-
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query with each chunk, and with the keys of its block.
 
@@ -130,7 +127,7 @@ class Eva(KeySummaryMethod):
         chunks, far = size - self.block(size), float(shape.l * (shape.d + shape.d_v))
         if shape.causal:
             pairs = shape.n * chunks / 2
-            return far + pairs * (shape.d + shape.d_v) + causal_multiplications(shape, self.block(size))
+            return far + pairs * (shape.d + shape.d_v) + chunk_multiplications(shape, shape.d, self.block(size))
         return far + float(shape.n * size * (shape.d + shape.d_v))
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
@@ -147,10 +144,10 @@ class Eva(KeySummaryMethod):
             chunks = Chunks.of(tokens, edges, half * proposal, self.form != "released")
             yield EvaSummary(tokens, chunks, edges, self.block(size), self.form == "released")
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingChunks":
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         if self.form == "released":
             raise InputError(f"method {self.name!r} as released uses the whole sequence and cannot be causal")
-        return StreamingChunks(tokens, self._edges(tokens, size), self._noise(tokens, size, streams))
+        return StreamingChunks(tokens, self._edges(tokens, size), self._noise(tokens, size, streams)).extend
 
     def _edges(self, tokens: Tokens, size: int) -> np.ndarray:
         count = min(size - self.block(size), tokens.length)

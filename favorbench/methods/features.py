@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from favorbench.attention.causal import chunk_multiplications
 from favorbench.attention.linear import linear_multiplications
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import claim
 from favorbench.methods.base import Method, Shape, Sizes
-from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
+from favorbench.methods.summaries import GrowingSummary, KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Features, projected
 from favorbench.numerics.logsum import Accumulator, accumulate_blocks, inner_products, query_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
@@ -49,7 +50,7 @@ class FromMap(KeySummaryMethod):
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         work = self.wrapped.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
-        return work if work is None or not shape.causal else work + causal_multiplications(shape)
+        return None if work is None else work + chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         features = self.wrapped.num_features(size, shape.d)
@@ -61,8 +62,8 @@ class FromMap(KeySummaryMethod):
             state.map = self.wrapped.fit(queries.query, tokens.key, state.sample.omega)
             yield state.extend(tokens.length)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
-        return self._state(tokens, size, streams)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return self._state(tokens, size, streams).extend
 
     @property
     def law(self) -> Sampler:

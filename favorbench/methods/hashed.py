@@ -84,7 +84,7 @@ def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sa
     rows, columns = Segments.of(query.shape[-2], blocks), Segments.of(tokens.length, blocks)
     sorted_query = rows.rows(rows_at(query, of_query))
     key, value = (columns.rows(rows_at(a, of_key)) for a in tokens)
-    drawn = Tokens(*(rows_at(a, sample.index) for a in tokens))
+    drawn = tokens.at(sample.index)
     block_at = to_backend_of(np.repeat(np.arange(blocks), np.sum(~columns.padding, axis=-1)), of_key)
     block_of = xp.take(block_at, xp.reshape(xp.argsort(of_key, axis=-1), (-1,)))
     block_of = xp.take_along_axis(xp.reshape(block_of, of_key.shape), sample.index, axis=-1)

@@ -23,7 +23,7 @@ from favorbench.methods.clusters import (
     segment_sums,
 )
 from favorbench.methods.shared_cells import STEPS, VOTERS, SegmentCells, SharedCells, near_cells, spread_of, tree_cells
-from favorbench.methods.summaries import KeySummary, Queries, StreamingSummary, Tokens
+from favorbench.methods.summaries import GrowingSummary, KeySummary, Queries, Tokens
 from favorbench.numerics.arrays import (
     Array,
     Features,
@@ -114,9 +114,9 @@ class Multipole(Centred):
             return MultipoleSummary.of(tokens, cells, labels, self.exact_keys(size))
         return SharedCells.of(tokens, cells, labels, self.exact_keys(size), self.block, queries)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         kind = StreamingCells if self.single else SegmentCells
-        return kind(self, tokens, size, streams)
+        return kind(self, tokens, size, streams).extend
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add d + d_v for each exact key. A level of a tree is 2 STEPS products of its keys with a vector.

@@ -9,46 +9,10 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, line_style
 from favorbench.methods.block_sparse import BlockSparse, SharedKeys
 from favorbench.methods.segments import Groups
-from favorbench.methods.summaries import Queries, Tokens, logits_of
+from favorbench.methods.summaries import Queries, logits_of
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked, scattered, to_backend_of
 from favorbench.numerics.logsum import Accumulator, Sums, attention_sums, with_ones
 from favorbench.parameters import whole
-
-
-@dataclass(frozen=True)
-class Pisa(BlockSparse):
-    """Chosen blocks exactly, all others by a Taylor expansion around their mean key.
-
-    Blocks are chosen as in block-sparse. The others enter with exp(x.c) and their mean value: order=0. order=1 adds the
-    first order of the values, sum_j x.(y_j - c) v_j over the keys of a block, which sums to 0 in the normaliser; as
-    released, its sum over all blocks is taken once, times the mean weight exp(x.c) of the blocks that are not chosen.
-    Li et al. 2026 ("PISA"), arXiv 2602.01077.
-    """
-
-    name = "pisa"
-    reference = "Li et al. 2026, arXiv 2602.01077"
-    description = "the blocks of keys with the best mean exactly, a Taylor expansion of all others"
-    look = line_style("C3", "--", "P", 5)
-    order: int = whole(0, 1, default=0)
-    convex = claim(lambda self: self.order == 0)
-    causal_safe = claim(lambda self: self.order == 0)
-
-    def summary(self, tokens: Tokens, size: int) -> SharedKeys:
-        return PisaSummary(self, tokens, size)
-
-    def _work(self, shape: Shape, size: int) -> float:
-        """Add the mean values of all blocks, and the slopes."""
-        groups, rows = self.groups_of(shape.n)
-        far = groups * rows * -(-shape.l // self.block_of(size)) * shape.d_v
-        slopes = self.order * (shape.l + groups * rows) * shape.d * shape.d_v
-        return super()._work(shape, size) + float(far + slopes)
-
-    def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Add the logits of all means; order 1 computes them twice."""
-        return super().choice_multiplications(shape, size) * (1 + (1 + self.order) * self.groups_of(shape.n)[1])
-
-    def pair_multiplications(self, shape: Shape, size: int) -> float:
-        return (1 + self.order) * super().pair_multiplications(shape, size)
 
 
 class PisaSummary(SharedKeys):
@@ -119,3 +83,37 @@ class PisaSummary(SharedKeys):
         share = xp.sum(xp.exp(far - peak), axis=-1, keepdims=True) / self.tokens.length
         values = xp.exp(logs - peak) + share * (queries.query @ self.deviations(keys).mT)
         return Features(values, xp.broadcast_to(peak, values.shape))
+
+
+@dataclass(frozen=True)
+class Pisa(BlockSparse):
+    """Chosen blocks exactly, all others by a Taylor expansion around their mean key.
+
+    Blocks are chosen as in block-sparse. The others enter with exp(x.c) and their mean value: order=0. order=1 adds the
+    first order of the values, sum_j x.(y_j - c) v_j over the keys of a block, which sums to 0 in the normaliser; as
+    released, its sum over all blocks is taken once, times the mean weight exp(x.c) of the blocks that are not chosen.
+    Li et al. 2026 ("PISA"), arXiv 2602.01077.
+    """
+
+    name = "pisa"
+    reference = "Li et al. 2026, arXiv 2602.01077"
+    description = "the blocks of keys with the best mean exactly, a Taylor expansion of all others"
+    look = line_style("C3", "--", "P", 5)
+    order: int = whole(0, 1, default=0)
+    summary = PisaSummary
+    convex = claim(lambda self: self.order == 0)
+    causal_safe = claim(lambda self: self.order == 0)
+
+    def _work(self, shape: Shape, size: int) -> float:
+        """Add the mean values of all blocks, and the slopes."""
+        groups, rows = self.groups_of(shape.n)
+        far = groups * rows * -(-shape.l // self.block_of(size)) * shape.d_v
+        slopes = self.order * (shape.l + groups * rows) * shape.d * shape.d_v
+        return super()._work(shape, size) + float(far + slopes)
+
+    def choice_multiplications(self, shape: Shape, size: int) -> float:
+        """Add the logits of all means; order 1 computes them twice."""
+        return super().choice_multiplications(shape, size) * (1 + (1 + self.order) * self.groups_of(shape.n)[1])
+
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return (1 + self.order) * super().pair_multiplications(shape, size)

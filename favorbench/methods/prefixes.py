@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import rows_between
+from favorbench.attention.causal import chunk_multiplications, rows_between
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap
 from favorbench.maps.base import claim
@@ -17,12 +17,11 @@ from favorbench.methods.base import Method, Shape, Sizes, line_style
 from favorbench.methods.features import FromMap
 from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
-    StreamingSummary,
     Tokens,
-    causal_multiplications,
     logits_of,
 )
 from favorbench.numerics.arrays import Array, Features, array_namespace, largest, masked, scattered
@@ -83,7 +82,7 @@ class ExactKeys(KeySummaryMethod):
     def recent(self, size: int) -> int:
         return max(self.last, self.inner.recent(size))
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         return self.inner.streaming(tokens, size, streams)
 
 
@@ -346,15 +345,15 @@ class Nothing(KeySummaryMethod):
         for _ in sizes:
             yield NoKeys(tokens)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return NoKeys(tokens)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return lambda stop: NoKeys(tokens)
 
     def num_features(self, size: int, head_dim: int) -> int:
         return 0
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Those of the chunk where attention is causal."""
-        return causal_multiplications(shape) if shape.causal else 0.0
+        return chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return 0.0
@@ -364,10 +363,6 @@ class NoKeys(NamedTuple):
     """K = 0 for all keys."""
 
     tokens: Tokens
-
-    def extend(self, stop: int) -> "NoKeys":
-        """The same: nothing is kept."""
-        return self
 
     def sums(self, queries: Queries) -> Sums:
         xp, like = array_namespace(queries.query), 0.0 * queries.query[..., :1]

@@ -4,19 +4,21 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import device
 
+from favorbench.attention.causal import chunk_multiplications
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
     Tokens,
-    causal_multiplications,
     first_in_order,
     logits_of,
 )
@@ -46,7 +48,7 @@ class SampledKeys(KeySummaryMethod):
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query and sampled key."""
-        return float(shape.n * size * (shape.d + shape.d_v)) + (causal_multiplications(shape) if shape.causal else 0.0)
+        return float(shape.n * size * (shape.d + shape.d_v)) + chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
@@ -66,43 +68,39 @@ class SampledKeys(KeySummaryMethod):
         index = indices_by_share(shares, uniforms)
         for size in sizes:
             drawn = index[..., :size]
-            yield SampleSummary.of(tokens, drawn, -xp.log(size * xp.take_along_axis(shares, drawn, axis=-1)))
+            yield SampleSummary(tokens, drawn, -xp.log(size * xp.take_along_axis(shares, drawn, axis=-1)))
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingSample":
-        return StreamingSample(tokens, size, streams.draw(lambda rng: rng.permutation(tokens.length)))
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        """Return samples of the first keys: those that come first in one random order of all keys."""
+        order = streams.draw(lambda rng: rng.permutation(tokens.length))
 
+        def summary_of(stop: int) -> KeySummary:
+            return SampleSummary.uniform(tokens.part(slice(0, stop)), first_in_order(order, stop)[..., :size])
 
-class StreamingSample:
-    """A uniform sample of the first keys: those that come first in one random order of all keys."""
-
-    def __init__(self, tokens: Tokens, size: int, order: Array) -> None:
-        self.tokens, self.size, self.order = tokens, size, order
-
-    def extend(self, stop: int) -> KeySummary:
-        """The summary of the first ``stop`` keys."""
-        index = first_in_order(self.order, stop)[..., : self.size]
-        return SampleSummary.uniform(self.tokens.part(slice(0, stop)), index)
+        return summary_of
 
 
 @dataclass(frozen=True)
 class SampleSummary:
-    """K(x, y_j) = sum over the draws s of key j of exp(x.y_j + log_weight_s)."""
+    """K(x, y_j) = sum over the draws s of key j of exp(x.y_j + log_weight_s).
+
+    index, log_weight: of the sampled keys, (..., m).
+    """
 
     tokens: Tokens
-    sample: Tokens
-    log_weight: Array
     index: Array
-
-    @staticmethod
-    def of(tokens: Tokens, index: Array, log_weight: Array) -> "SampleSummary":
-        """From the indices (..., m) of the sampled keys and their weights (..., m)."""
-        return SampleSummary(tokens, Tokens(*(rows_at(a, index) for a in tokens)), log_weight, index)
+    log_weight: Array
 
     @staticmethod
     def uniform(tokens: Tokens, index: Array) -> "SampleSummary":
         """From a uniform sample without replacement."""
         some = tokens.key[..., : index.shape[-1], 0]
-        return SampleSummary.of(tokens, index, some * 0.0 + math.log(tokens.length / index.shape[-1]))
+        return SampleSummary(tokens, index, some * 0.0 + math.log(tokens.length / index.shape[-1]))
+
+    @cached_property
+    def sample(self) -> Tokens:
+        """The sampled keys and their values."""
+        return self.tokens.at(self.index)
 
     def sums(self, queries: Queries) -> Accumulator:
         return weighted_sums(queries.query @ self.sample.key.mT + self.log_weight[..., None, :], self.sample.value)

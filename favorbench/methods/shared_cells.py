@@ -120,10 +120,9 @@ class SharedCells:
 
     def sums(self, queries: Queries) -> Sums:
         """One attention over the keys of near cells and the centroids of all others."""
-        xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)
+        groups, rows = self._groups(queries)
         index, bias = self._entries(self._near(groups))
-        places = xp.reshape(index, (*index.shape[:-2], -1))
-        both = xp.reshape(rows_at(self.table, places), (*index.shape, -1))
+        both = rows_at(self.table, index)
         key, value = both[..., : queries.query.shape[-1]], both[..., queries.query.shape[-1] :]
         sums = groups.in_sequence(attention_sums(groups.query, key, value, bias[..., None, :]))
         return type(sums)(*(part[..., rows, :] for part in sums))
