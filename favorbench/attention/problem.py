@@ -18,11 +18,16 @@ class Shape(NamedTuple):
     d_v: int
     causal: bool = False
 
+    @property
+    def per_pair(self) -> int:
+        """Multiplications for a query and a key: d for their logit, d_v for the value."""
+        return self.d + self.d_v
+
 
 def exact_multiplications(shape: Shape) -> float:
     """Multiplications of exact attention in one head: d + d_v for each visible pair of a query and a key."""
     pairs = shape.n * (shape.n + 1) / 2 if shape.causal else shape.n * shape.l
-    return float(pairs * (shape.d + shape.d_v))
+    return float(pairs * shape.per_pair)
 
 
 class AttentionProblem(NamedTuple):

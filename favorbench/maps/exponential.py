@@ -164,12 +164,11 @@ class DenseExponential(FeatureMap):
     def with_parameters(self, x: Tokens, y: Keys) -> "DenseExponential":
         return with_values(self, parameters=self._parameters(x, y))
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        return self.query_features(x, projection, sample)
-
     def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         dense = self._parameters(x)
         return (Features(None, dense.log_features(x, dense.query_matrix, projection, sample.omega)),)
+
+    features = query_features
 
     def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         dense = self._parameters(x)

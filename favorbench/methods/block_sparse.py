@@ -135,7 +135,7 @@ class Sparse(KeySummaryMethod):
         """The multiplications without a mask."""
         groups, rows = self.groups_of(shape.n)
         pairs = groups * rows * self.attended(size, shape.l)
-        return self.choice_multiplications(shape, size) + float(pairs * (shape.d + shape.d_v))
+        return self.choice_multiplications(shape, size) + float(pairs * shape.per_pair)
 
     def groups_of(self, n: int) -> tuple[int, int]:
         """The number of groups, and their rows with padding."""

@@ -124,11 +124,11 @@ class Eva(KeySummaryMethod):
 
         Causal: chunks of the past only, half of them on average, and the exact part.
         """
-        chunks, far = size - self.block(size), float(shape.l * (shape.d + shape.d_v))
+        chunks, far = size - self.block(size), float(shape.l * shape.per_pair)
         if shape.causal:
             pairs = shape.n * chunks / 2
-            return far + pairs * (shape.d + shape.d_v) + chunk_multiplications(shape, shape.d, self.block(size))
-        return far + float(shape.n * size * (shape.d + shape.d_v))
+            return far + pairs * shape.per_pair + chunk_multiplications(shape, shape.d, self.block(size))
+        return far + float(shape.n * size * shape.per_pair)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return float(shape.n * (size - self.block(size) + shape.l) * shape.d)

@@ -65,7 +65,7 @@ class Hashed(Method):
         blocks = -(-shape.l // exact)
         queries = blocks * -(-shape.n // blocks)
         pairs = float(queries * (-(-shape.l // blocks) + size - exact))
-        return float((shape.n + shape.l) * shape.d * self.projections) + pairs * (shape.d + shape.d_v)
+        return float((shape.n + shape.l) * shape.d * self.projections) + pairs * shape.per_pair
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         query, tokens = problem.query, Tokens(problem.key, problem.value)

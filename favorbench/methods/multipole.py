@@ -125,7 +125,7 @@ class Multipole(Centred):
         padded to the one with most exact keys, which adds half a cell where cells differ in size.
         """
         if self.single:
-            return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
+            return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * shape.per_pair)
         count, exact, pair = self.centres(size), float(self.exact_keys(size)), shape.d + shape.d_v
         if self.cells == "random":
             exact += min(exact, shape.l / (2 * count))

@@ -146,7 +146,7 @@ class Sinks(ExactKeys):
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape._replace(l=shape.l - self.n), size)
-        pairs = self.alternatives * float(shape.n * self.n * (shape.d + shape.d_v))
+        pairs = self.alternatives * float(shape.n * self.n * shape.per_pair)
         return None if inner is None else inner + pairs
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
@@ -205,7 +205,7 @@ class Window(ExactKeys):
         """Exact and estimated, for the keys of a block of queries: its windows, and the block itself."""
         inner = self.inner.multiplications(shape, size)
         if inner is None or shape.causal:
-            return None if inner is None else inner + float(shape.n * min(self.w, shape.l) * (shape.d + shape.d_v))
+            return None if inner is None else inner + float(shape.n * min(self.w, shape.l) * shape.per_pair)
         keys, blocks = min(self.w + BLOCK, shape.l), max(1, -(-shape.n // BLOCK))
         block = shape._replace(n=min(shape.n, BLOCK), l=keys)
         pairs = self.alternatives * float(shape.n * keys * (shape.d + 2 * shape.d_v))

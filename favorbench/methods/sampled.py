@@ -48,7 +48,7 @@ class SampledKeys(KeySummaryMethod):
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query and sampled key."""
-        return float(shape.n * size * (shape.d + shape.d_v)) + chunk_multiplications(shape, shape.d)
+        return float(shape.n * size * shape.per_pair) + chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
@@ -159,7 +159,7 @@ class Thinformer(KeySummaryMethod):
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each pair of keys in a bucket, and for each query and remaining key."""
         pairs = sum(buckets * width * width for buckets, width in rounds_of(shape.l, size))
-        return float((pairs + shape.n * size) * (shape.d + shape.d_v))
+        return float((pairs + shape.n * size) * shape.per_pair)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
