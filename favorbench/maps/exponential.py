@@ -86,18 +86,17 @@ class DenseParameters:
         It is sum_l log((rho_l + 1)^2 / (4 rho_l)) / 2 + sum_l rho_l (v_l.(x' + y'))^2.
         """
         root = np.sqrt(self.rho)
-        return self._log_constant() + squared_sum(root * self._query(x), root * self._key(y))
+        return self._log_constant() + squared_sum(*(root * image for image in self._images(x, y)))
 
     def log_covariance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """log(E f(x)^2 g(y_j) g(y_l) / (exp(x.y_j) exp(x.y_l))) for one query x (1, d) and keys y (l, d): (l, l)."""
-        z = self._query(x) + self._key(y)
-        root = np.sqrt((self.rho + 1.0) / 4.0)
+        z, root = sum(self._images(x, y)), np.sqrt((self.rho + 1.0) / 4.0)
         norms = half_squared_norm(z)
         return self._log_constant() + squared_sum(root * z, root * z) - norms - norms.mT
 
     def image_sum(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """|x' + y'|^2 of every pair."""
-        return squared_sum(self._query(x), self._key(y))
+        return squared_sum(*self._images(x, y))
 
     def opposite(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """E of the product of the estimates from w and from -w, over exp(2 x.y): c exp(-|x' + y'|^2)."""
@@ -106,7 +105,7 @@ class DenseParameters:
     def fixed_norm_target(self, x: np.ndarray, y: np.ndarray, rows: FixedNormRows) -> np.ndarray:
         """The mean of the estimate for rows of one norm, where all rho are equal."""
         a, slope = self._exponents(x)
-        x, y = self._query(x), self._key(y)
+        x, y = self._images(x, y)
         factor = np.exp(np.sum(np.log(slope)) + 2.0 * np.mean(a) * rows.norm**2)
         return factor * norm_factors(x, y) * rows.laplace(np.mean(slope) * (x[:, None, :] + y[None, :, :]))
 
@@ -117,14 +116,11 @@ class DenseParameters:
     def _log_constant(self) -> float:
         return float(np.sum(np.log(0.5 * (self.rho + 1.0)) - 0.5 * np.log(self.rho)))
 
-    def _query(self, x: np.ndarray) -> np.ndarray:
-        return self._along_axes(x if self.query_matrix is None else x @ self.query_matrix.T)
-
-    def _key(self, y: np.ndarray) -> np.ndarray:
-        return self._along_axes(y if self.key_matrix is None else y @ self.key_matrix.T)
-
-    def _along_axes(self, image: np.ndarray) -> np.ndarray:
-        return image if self.axes is None else image @ self.axes
+    def _images(self, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+        """x' and y' along the axes."""
+        pairs = ((x, self.query_matrix), (y, self.key_matrix))
+        images = [tokens if matrix is None else tokens @ matrix.T for tokens, matrix in pairs]
+        return images if self.axes is None else [image @ self.axes for image in images]
 
 
 @dataclass(frozen=True)

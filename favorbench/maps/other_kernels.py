@@ -113,10 +113,10 @@ class TrigBlog(Trigonometric):
     name = "trig-blog"
     reference = "teddykoker/performer, 2020 (2 pi inside sin and cos)"
     unbiased = False
-    frequency = 2.0 * math.pi
+    _frequency = 2.0 * math.pi
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        return super().features(x, self.frequency * projection, sample)
+        return super().features(x, self._frequency * projection, sample)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class TrigTutorial(Trigonometric):
     name = "trig-tutorial"
     reference = "Kernel-Based Attention and the Performer (tutorial), sec. 3"
     unbiased = False
-    norm_power = -1.0
+    _norm_power = -1.0
 
 
 def _plus_eps(log_feature: Array, eps: float) -> Features:

@@ -123,19 +123,19 @@ class Trigonometric(FeatureMap):
 
     features_per_projection = 2
     nonnegative = False
-    norm_power: ClassVar[float] = 1.0
+    _norm_power: ClassVar[float] = 1.0
     #: A factor of w.x, for the kernel alone.
-    frequency: ClassVar[float] = 1.0
+    _frequency: ClassVar[float] = 1.0
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        scale = self.norm_power * half_squared_norm(x)
+        scale = self._norm_power * half_squared_norm(x)
         return tuple(Features(part, scale) for part in cos_sin(projection))
 
     def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
         """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2)."""
         scale = half_squared_norm(x) + half_squared_norm(y).mT
-        difference = self.frequency * (x[..., :, None, :] - y[..., None, :, :])
-        return np.exp(self.norm_power * scale) * rows.characteristic(difference)
+        difference = self._frequency * (x[..., :, None, :] - y[..., None, :, :])
+        return np.exp(self._norm_power * scale) * rows.characteristic(difference)
 
 
 @dataclass(frozen=True)
