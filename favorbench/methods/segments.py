@@ -123,7 +123,7 @@ class Groups(NamedTuple):
     def last(self, count: int) -> Segments:
         """The last ``count`` queries of each group; padding comes first where a group has fewer."""
         starts, ends = self.segments.places[:, :1], self.segments.places[:, -1:]
-        index = ends + 1 - count + np.arange(count)
+        index = ends + np.arange(1 - count, 1)
         return Segments(np.maximum(index, starts), index < starts)
 
     def in_sequence(self, sums: SomeSums) -> SomeSums:
