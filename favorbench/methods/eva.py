@@ -138,7 +138,7 @@ class Eva(KeySummaryMethod):
             raise InputError(f"{self.name}: there is no block where queries and keys are not the same tokens")
         for size, generators in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             edges = self._edges(tokens, size)
-            proposal = self._noise(tokens, size, generators) + chunk_means(tokens.key, edges)
+            proposal = self._noise(tokens, edges, generators) + chunk_means(tokens.key, edges)
             proposal = proposal + self._query_means(queries, edges)
             half = 0.5 if self.form == "released" else 1.0
             chunks = Chunks.of(tokens, edges, half * proposal, self.form != "released")
@@ -147,15 +147,16 @@ class Eva(KeySummaryMethod):
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         if self.form == "released":
             raise InputError(f"method {self.name!r} as released uses the whole sequence and cannot be causal")
-        return StreamingChunks(tokens, self._edges(tokens, size), self._noise(tokens, size, streams)).extend
+        edges = self._edges(tokens, size)
+        return StreamingChunks(tokens, edges, self._noise(tokens, edges, streams)).extend
 
     def _edges(self, tokens: Tokens, size: int) -> np.ndarray:
         count = min(size - self.block(size), tokens.length)
         return np.arange(count + 1) * tokens.length // count
 
-    def _noise(self, tokens: Tokens, size: int, streams: Streams) -> Array:
+    def _noise(self, tokens: Tokens, edges: np.ndarray, streams: Streams) -> Array:
         """The random part of w_c: (..., chunks, d)."""
-        xp, shape = array_namespace(tokens.key), (len(self._edges(tokens, size)) - 1, tokens.key.shape[-1])
+        xp, shape = array_namespace(tokens.key), (len(edges) - 1, tokens.key.shape[-1])
         if self.form != "drawn":
             return xp.zeros(shape, dtype=tokens.key.dtype, device=device(tokens.key))
         return streams.draw(lambda rng: rng.standard_normal(shape), tokens.key)

@@ -1,27 +1,19 @@
 """Methods that sort queries and keys by a hash: a block of like keys exactly, and a sample of all others."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes, line_style
+from favorbench.methods.sampled import Sampled, samples_by_share, uniform_sample
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import Tokens
-from favorbench.numerics.arrays import Array, array_namespace, indices_by_share, masked, rows_at, to_backend_of
+from favorbench.numerics.arrays import Array, array_namespace, masked, rows_at, to_backend_of
 from favorbench.numerics.logsum import Accumulator, quotient, tiles, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
-
-
-class Sampled(NamedTuple):
-    """Indices of keys, (..., s), and the logs of their weights, (..., s)."""
-
-    index: Array
-    log_weight: Array
 
 
 def angular_hash(x: Array, directions: Array) -> Array:
@@ -124,8 +116,7 @@ class HyperAttention(Hashed):
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
         order = streams.draw(lambda rng: rng.permutation(tokens.length))
         for count in counts:
-            weight = math.log(tokens.length / max(count, 1))
-            yield Sampled(order[..., :count], 0.0 * tokens.key[..., :count, 0] + weight)
+            yield uniform_sample(tokens, order[..., :count])
 
 
 def sampling_shares(value: Array) -> Array:
@@ -154,11 +145,8 @@ class KDEformer(Hashed):
     look = line_style("C6", ":", "^", 4)
 
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
-        xp, shares = array_namespace(tokens.value), sampling_shares(tokens.value)
-        index = indices_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1]), shares))
-        for count in counts:
-            drawn = index[..., :count]
-            yield Sampled(drawn, -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1)))
+        shares = sampling_shares(tokens.value)
+        yield from samples_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1]), shares), counts)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add V^T V, for its norm."""

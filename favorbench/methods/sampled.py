@@ -28,6 +28,27 @@ from favorbench.numerics.streams import Streams
 from favorbench.parameters import positive
 
 
+class Sampled(NamedTuple):
+    """Indices of keys, (..., m), and the logs of their weights, (..., m)."""
+
+    index: Array
+    log_weight: Array
+
+
+def uniform_sample(tokens: Tokens, index: Array) -> Sampled:
+    """Keys that were drawn uniformly without replacement, each of weight l / m."""
+    count = index.shape[-1]
+    return Sampled(index, tokens.key[..., :count, 0] * 0.0 + math.log(tokens.length / max(count, 1)))
+
+
+def samples_by_share(shares: Array, uniforms: Array, counts: Sizes) -> Iterator[Sampled]:
+    """For each count (increasing) so many draws of keys by their shares p (..., l), each of weight 1 / (count p_j)."""
+    xp, index = array_namespace(shares), indices_by_share(shares, uniforms)
+    for count in counts:
+        drawn = index[..., :count]
+        yield Sampled(drawn, -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1)))
+
+
 @dataclass(frozen=True)
 class SampledKeys(KeySummaryMethod):
     """Softmax over m keys, a uniform sample without replacement: K(x, y_j) = (l / m) exp(x.y_j) on these, else 0.
@@ -58,24 +79,23 @@ class SampledKeys(KeySummaryMethod):
         if self.weights == "uniform":
             order = streams.draw(lambda rng: rng.permutation(tokens.length))
             for size in sizes:
-                yield SampleSummary.uniform(tokens, order[..., :size])
+                yield SampleSummary(tokens, *uniform_sample(tokens, order[..., :size]))
             return
         xp = array_namespace(tokens.value)
         uniforms = streams.draw(lambda rng: rng.random(sizes[-1]), tokens.value)
         norms = xp.sqrt(xp.vecdot(tokens.value, tokens.value))
         norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, 1.0)
         shares = norms / xp.sum(norms, axis=-1, keepdims=True)
-        index = indices_by_share(shares, uniforms)
-        for size in sizes:
-            drawn = index[..., :size]
-            yield SampleSummary(tokens, drawn, -xp.log(size * xp.take_along_axis(shares, drawn, axis=-1)))
+        for sample in samples_by_share(shares, uniforms, sizes):
+            yield SampleSummary(tokens, *sample)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         """Return samples of the first keys: those that come first in one random order of all keys."""
         order = streams.draw(lambda rng: rng.permutation(tokens.length))
 
         def summary_of(stop: int) -> KeySummary:
-            return SampleSummary.uniform(tokens.part(slice(0, stop)), first_in_order(order, stop)[..., :size])
+            seen = tokens.part(slice(0, stop))
+            return SampleSummary(seen, *uniform_sample(seen, first_in_order(order, stop)[..., :size]))
 
         return summary_of
 
@@ -90,12 +110,6 @@ class SampleSummary:
     tokens: Tokens
     index: Array
     log_weight: Array
-
-    @staticmethod
-    def uniform(tokens: Tokens, index: Array) -> "SampleSummary":
-        """From a uniform sample without replacement."""
-        some = tokens.key[..., : index.shape[-1], 0]
-        return SampleSummary(tokens, index, some * 0.0 + math.log(tokens.length / index.shape[-1]))
 
     @cached_property
     def sample(self) -> Tokens:
@@ -113,15 +127,8 @@ class SampleSummary:
         return Features(None, logits + xp.where(weight > 0, xp.log(xp.where(weight > 0, weight, 1.0)), -xp.inf))
 
 
-class Round(NamedTuple):
-    """One halving: the number of buckets, and of adjacent keys in each."""
-
-    buckets: int
-    width: int
-
-
-def rounds_of(length: int, size: int) -> list[Round]:
-    """The halvings that leave ``size`` of size 2^t <= length keys.
+def rounds_of(length: int, size: int) -> list[tuple[int, int]]:
+    """The halvings that leave ``size`` of size 2^t <= length keys: numbers of buckets, and of adjacent keys in each.
 
     The last has one bucket, each one before it four times as many, which halves the width, as long as it stays whole
     and even.
@@ -131,7 +138,7 @@ def rounds_of(length: int, size: int) -> list[Round]:
         total, buckets = size << (i + 1), 4**i
         while total % (2 * buckets):
             buckets //= 2
-        rounds.append(Round(buckets, total // buckets))
+        rounds.append((buckets, total // buckets))
     return rounds[::-1]
 
 
@@ -173,7 +180,8 @@ class Thinformer(KeySummaryMethod):
         xp, uniforms = array_namespace(tokens.key), streams.draw(lambda rng: rng.random((2, tokens.length)))
         exact = Tokens(*(xp.astype(a, xp.float64, copy=False) for a in tokens))  # rounding would change choices
         for size in sizes:
-            yield SampleSummary.uniform(tokens, self.kept(exact, size, uniforms[..., 0, :], uniforms[..., 1, :]))
+            index = self.kept(exact, size, uniforms[..., 0, :], uniforms[..., 1, :])
+            yield SampleSummary(tokens, *uniform_sample(tokens, index))
 
     def kept(self, tokens: Tokens, size: int, choices: Array, flips: Array) -> Array:
         """Indices (..., m) of the remaining keys.
