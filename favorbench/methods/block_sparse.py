@@ -8,7 +8,7 @@ released code: these methods suit reading a prompt, not generation.
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -42,11 +42,24 @@ from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
 
 
+def _by_block(compute: Callable[[Any], Array]) -> Any:
+    """A property of blocks, (..., blocks, c). That of complete blocks of the whole sequence is not computed again."""
+
+    def rows(keys: "Keys") -> Array:
+        if keys.whole is None:
+            return compute(keys)
+        known, rest = (getattr(part, compute.__name__) for part in (keys.whole, keys.rest))
+        complete = known[..., : keys.tokens.length // keys.block, :]
+        return array_namespace(complete).concat([complete, rest], axis=-2)
+
+    return cached_property(rows)
+
+
 @dataclass(frozen=True)
 class Keys:
     """Keys and values in blocks of ``block`` keys, and their means, each computed once.
 
-    whole: of a sequence that begins with these; what is known of its complete blocks is not computed again.
+    whole: of a sequence that begins with these.
     """
 
     tokens: Tokens
@@ -58,36 +71,30 @@ class Keys:
         """The keys of each block."""
         return pieces(self.tokens.length, self.block)
 
-    @cached_property
+    @_by_block
     def rows(self) -> Array:
         """The keys of each block side by side, with zeros for padding: (..., blocks, block * d)."""
-        if self.whole is not None:
-            return self._appended(self.whole.rows, self.rest.rows)
         rows = zeroed(self.segments.rows(self.tokens.key), ~self.segments.padding[..., None])
         return array_namespace(rows).reshape(rows, (*rows.shape[:-2], self.block * rows.shape[-1]))
 
-    @cached_property
-    def means(self) -> Tokens:
-        """The mean key and value of each block: (..., blocks, c)."""
-        if self.whole is None:
-            return Tokens(*(means(self.segments.rows(a), self.segments) for a in self.tokens))
-        return Tokens(*map(self._appended, self.whole.means, self.rest.means))
+    @_by_block
+    def mean_key(self) -> Array:
+        """The mean key of each block: (..., blocks, d)."""
+        return means(self.segments.rows(self.tokens.key), self.segments)
+
+    @_by_block
+    def mean_value(self) -> Array:
+        """The mean value of each block: (..., blocks, d_v)."""
+        return means(self.segments.rows(self.tokens.value), self.segments)
 
     @property
     def rest(self) -> "Keys":
         """The keys after the last complete block."""
         return Keys(self.tokens.part(slice(self.tokens.length // self.block * self.block, None)), self.block)
 
-    def _appended(self, of_whole: Array, of_rest: Array) -> Array:
-        """Rows for the complete blocks of the whole sequence, as far as these keys go, and for the rest."""
-        complete = of_whole[..., : self.tokens.length // self.block, :]
-        return array_namespace(complete).concat([complete, of_rest], axis=-2)
-
-    @cached_property
+    @_by_block
     def likeness(self) -> Array:
         """The mean cosine of all pairs of keys of a block, (..., blocks, 1): the square of their mean direction."""
-        if self.whole is not None:
-            return self._appended(self.whole.likeness, self.rest.likeness)
         xp, key = array_namespace(self.tokens.key), self.tokens.key
         norms = xp.sqrt(xp.vecdot(key, key))[..., None]
         mean = means(self.segments.rows(key / xp.where(norms > 0, norms, 1.0)), self.segments)
@@ -272,7 +279,7 @@ class BlockSparse(Scored):
     look = line_style("C0", "--", "s", 4)
 
     def scores(self, groups: Groups, keys: Keys) -> Array:
-        return groups.mean @ keys.means.key.mT
+        return groups.mean @ keys.mean_key.mT
 
 
 @dataclass(frozen=True)

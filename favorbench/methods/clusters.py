@@ -212,9 +212,14 @@ class Centred(KeySummaryMethod):
         for size, (cells, labels) in zip(sizes, self.clustered(tokens, counts, streams), strict=True):
             yield self.summary(tokens, cells, labels, size, queries)
 
-    def clustered(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[tuple[Cells, Array]]:
-        """The cells, and the cell of each key (..., l), for each number of cells."""
-        start = self.starts(tokens, counts[-1], streams)
+    def clustered(
+        self, tokens: Tokens, counts: Sizes, streams: Streams, order: Array = None
+    ) -> Iterator[tuple[Cells, Array]]:
+        """The cells, and the cell of each key (..., l), for each number of cells.
+
+        order: a random one, (..., l) or of a longer sequence, in which keys become centres; by default a new one.
+        """
+        start = self.starts(tokens, counts[-1], streams, order)
         for count, labels in zip(counts, nearest_centres(tokens.key, start, counts), strict=True):
             yield self.settled(tokens, labels, count)
 
@@ -224,12 +229,13 @@ class Centred(KeySummaryMethod):
             labels = nearest_centres(tokens.key, cells_of(*tokens, labels, size).key, (size,))[0]
         return cells_of(*tokens, labels, size, self.with_variance), labels
 
-    def starts(self, tokens: Tokens, size: int, streams: Streams) -> Array:
+    def starts(self, tokens: Tokens, size: int, streams: Streams, order: Array) -> Array:
         """The first centres, (..., size, d): keys, those for a smaller size first."""
         if self.points == "pivots":
             return _pivots(tokens.key, size, streams)
-        order = streams.draw(lambda rng: rng.permutation(tokens.length)[:size])
-        return rows_at(tokens.key, order)
+        if order is None:
+            order = streams.draw(lambda rng: rng.permutation(tokens.length))
+        return rows_at(tokens.key, first_in_order(order, tokens.length)[..., :size])
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         return StreamingCells(self, tokens, size, streams).extend
@@ -306,11 +312,8 @@ class StreamingCells:
         if count <= self.size:
             order = self.order[..., :1] * 0  # of the right shape, on the right device
             return order + xp.arange(count, device=device(order))
-        if self.method.points == "pivots":
-            start = _pivots(seen.key, self.size, self.streams)
-        else:
-            start = rows_at(seen.key, first_in_order(self.order, count)[..., : self.size])
-        return self.method.settled(seen, nearest_centres(seen.key, start, (self.size,))[0], self.size)[1]
+        ((_, labels),) = self.method.clustered(seen, (self.size,), self.streams, self.order)
+        return labels
 
     def _columns(self, tokens: Tokens) -> Array:
         return columns_of(*tokens, self.method.with_variance)

@@ -99,9 +99,11 @@ class Multipole(Centred):
     def summarised(self, past: int) -> int:
         return past if self.single else past // self.segment * self.segment
 
-    def clustered(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[tuple[Cells, Array]]:
+    def clustered(
+        self, tokens: Tokens, counts: Sizes, streams: Streams, order: Array = None
+    ) -> Iterator[tuple[Cells, Array]]:
         if self.cells == "random":
-            yield from super().clustered(tokens, counts, streams)
+            yield from super().clustered(tokens, counts, streams, order)
             return
         for count in counts:
             labels = tree_cells(tokens.key, count)

@@ -29,12 +29,12 @@ class PisaSummary(SharedKeys):
     @cached_property
     def log_counts(self) -> Array:
         """The log of the number of keys of each block."""
-        mean = self.keys.means.key
+        mean = self.keys.mean_key
         return array_namespace(mean).astype(to_backend_of(np.log(np.bincount(self.block_of)), mean), mean.dtype)
 
     def deviations(self, keys: slice) -> Array:
         """y_j - c of adjacent keys."""
-        mean = self.keys.means.key
+        mean = self.keys.mean_key
         centres = array_namespace(mean).take(mean, to_backend_of(self.block_of[keys], mean), axis=-2)
         return self.tokens.key[..., keys, :] - centres
 
@@ -58,7 +58,7 @@ class PisaSummary(SharedKeys):
         xp, (groups, index, log_counts) = array_namespace(queries.query), self.parts(queries)
         pairs = [
             (near, xp.broadcast_to(mean[..., None, :, :], (*near.shape[:-2], *mean.shape[-2:])))
-            for near, mean in zip(self.tokens_at(index), self.keys.means, strict=True)
+            for near, mean in zip(self.tokens_at(index), (self.keys.mean_key, self.keys.mean_value), strict=True)
         ]
         key, value = (xp.concat(list(pair), axis=-2) for pair in pairs)
         bias = xp.concat([self.padding(index), log_counts], axis=-1)[..., None, :]
@@ -70,7 +70,7 @@ class PisaSummary(SharedKeys):
 
     def far(self, groups: Groups, log_counts: Array) -> Array:
         """The log weight of each block, (..., groups, longest, blocks)."""
-        return groups.query @ self.keys.means.key.mT[..., None, :, :] + log_counts[..., None, :]
+        return groups.query @ self.keys.mean_key.mT[..., None, :, :] + log_counts[..., None, :]
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp, (groups, index, log_counts) = array_namespace(queries.query), self.parts(queries)
