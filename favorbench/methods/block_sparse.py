@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from array_api_compat import device
 
 from favorbench.attention.causal import chunk_multiplications, chunks
 from favorbench.errors import ScenarioError
@@ -203,7 +204,7 @@ class SharedKeys(SparseSummary):
 
     def padding(self, index: Array) -> Array:
         """0 at the index of a key, -inf at others, (..., k)."""
-        zeros = array_namespace(index).zeros_like(index, dtype=self.tokens.key.dtype)
+        zeros = array_namespace(index).zeros(index.shape, dtype=self.tokens.key.dtype, device=device(index))
         return masked(zeros, index < self.tokens.length)
 
     def flags(self, queries: Queries) -> Array:

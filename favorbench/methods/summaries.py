@@ -6,7 +6,7 @@ exact on a part of the keys and estimate the rest, with one normaliser: see ``me
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -138,15 +138,25 @@ class KeySummaryMethod(Method):
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         tokens, queries = Tokens(problem.key, problem.value), Queries(problem.query, problem.positions)
-        d, sizes = problem.query.shape[-1], sizes if self.every_size else sizes[-1:]
+        xp, d = array_namespace(problem.query), problem.query.shape[-1]
+        sizes = sizes if self.every_size else sizes[-1:]
         if problem.causal:
-            for size, copies in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
-                yield _estimate(size, self.num_features(size, d), self._causal(tokens, queries, size, copies))
-            return
-        for size, summary in zip(sizes, self.summaries(tokens, queries, sizes, streams), strict=True):
-            rows = tiles(queries.length, self.width(size, tokens.length), queries.query, self.group)
-            parts = (summary.sums(queries.part(part)) for part in rows)
-            yield _estimate(size, self.num_features_of(summary, size, d), parts)
+            copies = zip(sizes, streams.for_sizes(len(sizes)), strict=True)
+            answers = ((self.num_features(size, d), self._causal(tokens, queries, size, rngs)) for size, rngs in copies)
+        else:
+            summaries = zip(sizes, self.summaries(tokens, queries, sizes, streams), strict=True)
+            answers = (
+                (self.num_features_of(summary, size, d), self._sums(summary, tokens, queries, size))
+                for size, summary in summaries
+            )
+        for size, (features, parts) in zip(sizes, answers, strict=True):
+            # these arrays live until the next ones are there: freed before, their pages would be taken anew each time
+            outputs, normalisers = zip(*map(quotient, parts), strict=True)
+            yield Estimate(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
+
+    def _sums(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Sums]:
+        rows = tiles(queries.length, self.width(size, tokens.length), queries.query, self.group)
+        return map(summary.sums, map(queries.part, rows))
 
     def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Sums]:
         """Sum over past keys through the summary, and over the present chunk, first and last keys exactly."""
@@ -182,13 +192,6 @@ class KeySummaryMethod(Method):
             if summary is not None:
                 sums = merge(summary.sums(later._replace(log_seen=log_sum(sums))), sums)
             yield sums
-
-
-def _estimate(size: int, num_features: int, parts: Iterable[Sums]) -> Estimate:
-    """The estimate of all queries, from the sums of adjacent ones."""
-    outputs, normalisers = zip(*map(quotient, parts), strict=True)
-    concat = array_namespace(outputs[0]).concat
-    return Estimate(size, num_features, concat(outputs, axis=-2), concat(normalisers, axis=-2))
 
 
 def logits_of(queries: Queries, tokens: Tokens, keys: slice) -> Array:
