@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from favorbench.baselines.trivial import Polynomial
+from favorbench.baselines.members import Polynomial
 from favorbench.engine.plan import Draw
 from favorbench.engine.study import Study
 from favorbench.maps import Taylor

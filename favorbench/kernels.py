@@ -83,15 +83,11 @@ def _inverse_factorials(dim: int, order: int) -> np.ndarray:
 
 def squared_distance(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:
     """|x - y|^2 of every pair."""
-    return _squared_norm_of_sum(x, -y)
+    return squared_sum(x, -y)
 
 
 def squared_sum(x: Float[Array, "*batch n d"], y: Float[Array, "*batch l d"]) -> Float[Array, "*batch n l"]:
     """|x + y|^2 of every pair: what the variance of positive features depends on."""
-    return _squared_norm_of_sum(x, y)
-
-
-def _squared_norm_of_sum(x: Array, y: Array) -> Array:
     xp = array_namespace(x, y)
     total = 2.0 * (half_squared_norm(x) + xp.matrix_transpose(half_squared_norm(y)) + x @ xp.matrix_transpose(y))
     return xp.maximum(total, xp.zeros_like(total))  # rounding may leave -1e-17 where x = -y

@@ -12,7 +12,7 @@ from tests.test_methods import answers, problem
 
 
 def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(monkeypatch):
-    monkeypatch.setattr("favorbench.baselines.bounds.MATRIX_LIMIT", 40 * 40 - 1)
+    monkeypatch.setattr("favorbench.baselines.members.MATRIX_LIMIT", 40 * 40 - 1)
     assert answers("best-rank", problem(), (4,)) == []
 
 

@@ -146,7 +146,7 @@ def test_the_estimate_counts_rows_exactly(monkeypatch, limit):
     """best-rank has no rows where its matrix is beyond the limit."""
     from favorbench.engine.trial import run_draws
 
-    for module in ("baselines.bounds", "engine.cost"):
+    for module in ("baselines.members", "engine.cost"):
         monkeypatch.setattr(f"favorbench.{module}.MATRIX_LIMIT", limit)
     maps, methods = "positive,trig,taylor,poisson,tensorsketch", "clusters,nystrom,wildcat"
     baselines = "uniform,taylor-1,sampled-keys,best-rank,top-keys"

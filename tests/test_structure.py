@@ -109,6 +109,7 @@ NO_MEMBERS = {
     "Scored": "what block-sparse methods share", "Nothing": "a method behind prefixes only",
     "Centred": "what clusters and multipole share", "Polynomial": "what taylor-1 and taylor-2 share",
     "Unsized": "what baselines without a size share",
+    "Trigonometric": "what trig, phase and their published variants share",
     "WrappedMap": "what transforms and controls derive from",
     "TimesNorm": "a map of exp(x.y) as one of the Gaussian kernel",
     "Explicit": "of the polynomial kernel: in Polynomial.map",

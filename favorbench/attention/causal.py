@@ -33,8 +33,8 @@ def causal_softmax(problem: AttentionProblem) -> Array:
 class _Chunk(NamedTuple):
     """Positions treated together.
 
-    Their queries and keys, scaled, the projections of both, [value, 1], and where the queries (rows of all of them) and
-    keys are in the sequence.
+    Their queries and keys, scaled, the projections of both, [value, 1], the rows of the queries among all of them,
+    their positions, and those of the keys.
     """
 
     x: Array
@@ -42,20 +42,18 @@ class _Chunk(NamedTuple):
     of_query: Array
     of_key: Array
     values: Array
-    rows: slice
+    rows: range
     positions: np.ndarray
-    keys: slice
+    keys: range
 
     def halves(self) -> Iterator["_Chunk"]:
         """The same positions in two chunks."""
-        count = self.keys.stop - self.keys.start
-        cut = int(np.searchsorted(self.positions, self.keys.start + count // 2))
-        for keys, rows in ((slice(0, count // 2), slice(0, cut)), (slice(count // 2, count), slice(cut, None))):
-            x, of_query = self.x[..., rows, :], self.of_query[..., rows, :]
+        half = len(self.keys) // 2
+        cut = int(np.searchsorted(self.positions, self.keys[half]))
+        for rows, keys in ((slice(cut), slice(half)), (slice(cut, None), slice(half, None))):
+            x, of_query = (a[..., rows, :] for a in (self.x, self.of_query))
             y, of_key, values = (a[..., keys, :] for a in (self.y, self.of_key, self.values))
-            positions, first = self.positions[rows], self.rows.start + (rows.start or 0)
-            where = slice(self.keys.start + keys.start, self.keys.start + keys.stop)
-            yield _Chunk(x, y, of_query, of_key, values, slice(first, first + len(positions)), positions, where)
+            yield _Chunk(x, y, of_query, of_key, values, self.rows[rows], self.positions[rows], self.keys[keys])
 
 
 def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[SampledMap], scale: float) -> Iterator[Tile]:
@@ -73,7 +71,10 @@ def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[Sampl
     for keys in chunks(key.shape[-2]):
         rows = rows_between(positions, keys.start, keys.stop)
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
-        chunk = _Chunk(x, y, projected(x, omega), projected(y, omega), values, rows, positions[rows], keys)
+        chunk = _Chunk(
+            x, y, projected(x, omega), projected(y, omega), values, range(rows.start, rows.stop), positions[rows],
+            range(keys.start, keys.stop),
+        )  # fmt: skip
         for index, estimator in enumerate(maps):
             summaries[index], outputs = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
             for where, sums in outputs:
@@ -91,7 +92,7 @@ def _chunk_sums(
     xp, width = array_namespace(chunk.values), sample.omega.shape[-2]
     blocks = [b.transposed() for b in estimator.map.key_features(chunk.y, chunk.of_key[..., :width], sample)]
     present = [accumulate(past[i] if past else None, block, chunk.values) for i, block in enumerate(blocks)]
-    if chunk.rows.start == chunk.rows.stop:
+    if not chunk.rows:
         return present, []
     queries = estimator.map.query_features(chunk.x, chunk.of_query[..., :width], sample)
     factors = [
@@ -102,10 +103,10 @@ def _chunk_sums(
     columns = chunk.values.shape[-1]
     before, kernel = sums.total[..., :columns], sums.total[..., columns:]
     seen = visible(chunk.positions, chunk.keys, kernel)
-    in_chunk = xp.where(seen, kernel, xp.zeros_like(kernel)) @ chunk.values
+    in_chunk = xp.where(seen, kernel, 0.0) @ chunk.values
     sums = sums._replace(total=before + in_chunk)
-    if len(range(chunk.keys.start, chunk.keys.stop)) == 1 or not _underflows(sums.total[..., -1:]):
-        return present, [(chunk.rows, sums)]
+    if len(chunk.keys) == 1 or not _underflows(sums.total[..., -1:]):
+        return present, [(slice(chunk.rows.start, chunk.rows.stop), sums)]
     products, summary = [], past
     for half in chunk.halves():
         summary, more = _chunk_sums(estimator, sample, summary, half)
@@ -139,15 +140,18 @@ def rows_between(positions: np.ndarray, start: int, stop: int) -> slice:
     return slice(*(int(i) for i in np.searchsorted(positions, (start, stop))))
 
 
-def visible(positions: np.ndarray, keys: slice, like: Array) -> Array:
-    """True where a key of the slice is not after the query's position."""
+def visible(positions: np.ndarray, keys: slice | range, like: Array) -> Array:
+    """True where a key is not after the query's position."""
     xp = array_namespace(like)
     return xp.asarray(np.arange(keys.start, keys.stop) <= positions[:, None], device=device(like))
 
 
-def chunk_multiplications(shape: Shape, num_features: int) -> float:
-    """Additional multiplications of causal linear attention: kernel values inside chunks, and with these values."""
-    return float(shape.n * min(CHUNK, shape.l) * (num_features + shape.d_v)) if shape.causal else 0.0
+def chunk_multiplications(shape: Shape, num_features: int, last: int = 0) -> float:
+    """Additional multiplications where attention is causal: kernel values inside chunks, and with these values.
+
+    last: keys of a window before each query, which count as those of a chunk do.
+    """
+    return float(shape.n * min(CHUNK + last, shape.l) * (num_features + shape.d_v)) if shape.causal else 0.0
 
 
 def chunks(length: int, step: int = CHUNK) -> list[slice]:

@@ -263,30 +263,26 @@ def attention_estimates(
         yield from causal_outputs(problem, omega, maps, scale)
         return
     query, key = problem[:2]
-    samples = [estimator.sample(omega) for estimator in maps]
-    fit_query = query if problem.fit_query is None else problem.fit_query
-    fitted = _fitted([estimator.map for estimator in maps], samples, fit_query, key, scale)
-    width = max(omega.shape[-2], *(feature_map.num_features(0, query.shape[-1]) for feature_map in fitted))
-    summaries = _key_summaries(key, problem.value, omega, fitted, samples, width, scale)
+    maps = _fitted(maps, omega, query if problem.fit_query is None else problem.fit_query, key, scale)
+    width = max(omega.shape[-2], *(estimator.map.num_features(0, query.shape[-1]) for estimator in maps))
+    summaries = _key_summaries(key, problem.value, omega, maps, width, scale)
     for rows in tiles(query.shape[-2], width, query):
         x = query[..., rows, :] * scale
-        projection = _projection(x, omega, fitted)
-        for index, (feature_map, sample, summary) in enumerate(zip(fitted, samples, summaries, strict=True)):
-            blocks = feature_map.query_features(x, projection[..., : sample.omega.shape[-2]], sample)
+        projection = _projection(x, omega, maps)
+        for index, (estimator, summary) in enumerate(zip(maps, summaries, strict=True)):
+            blocks = estimator.map.query_features(x, projection[..., : estimator.sizes[-1]], estimator.sample(omega))
             # A fixed block counts R times, as there is no factor 1/R.
-            yield Tile(index, rows, *quotient(query_sums(blocks, summary, maps[index].sizes)))
+            yield Tile(index, rows, *quotient(query_sums(blocks, summary, estimator.sizes)))
 
 
-def _fitted(
-    maps: Sequence[FeatureMap], samples: Sequence[Sample], query: Array, key: Array, scale: float
-) -> Sequence[FeatureMap]:
+def _fitted(maps: Sequence[SampledMap], omega: Array, query: Array, key: Array, scale: float) -> Sequence[SampledMap]:
     """The maps with their parameters from the data. Arrays are scaled only if a map takes some."""
-    if not any(feature_map.data_dependent for feature_map in maps):
+    if not any(estimator.map.data_dependent for estimator in maps):
         return maps
     x, y = (query, key) if scale == 1.0 else (query * scale, key * scale)
     return [
-        feature_map.fit(x, y, sample.omega) if feature_map.data_dependent else feature_map
-        for feature_map, sample in zip(maps, samples, strict=True)
+        member._replace(map=member.map.fit(x, y, member.sample(omega).omega)) if member.map.data_dependent else member
+        for member in maps
     ]
 
 
@@ -296,9 +292,9 @@ def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> 
     return None if work is None else work + chunk_multiplications(shape, feature_map.num_features(size, shape.d))
 
 
-def _projection(x: Array, omega: Array, maps: Sequence[FeatureMap]) -> Array:
+def _projection(x: Array, omega: Array, maps: Sequence[SampledMap]) -> Array:
     """The projection of a tile; zeros if no map uses it."""
-    if all(feature_map.randomness != "omega" for feature_map in maps):
+    if all(estimator.map.randomness != "omega" for estimator in maps):
         return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
     return projected(x, omega)
 
@@ -307,8 +303,7 @@ def _key_summaries(
     key: Array,
     value: Array,
     omega: Array,
-    maps: Sequence[FeatureMap],
-    samples: Sequence[Sample],
+    maps: Sequence[SampledMap],
     width: int,
     scale: float,
 ) -> list[list[Accumulator]]:
@@ -317,8 +312,8 @@ def _key_summaries(
     for keys in tiles(key.shape[-2], width, key):
         y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
         projection = _projection(y, omega, maps)
-        for i, (feature_map, sample) in enumerate(zip(maps, samples, strict=True)):
-            blocks = feature_map.key_features(y, projection[..., : sample.omega.shape[-2]], sample)
+        for i, estimator in enumerate(maps):
+            blocks = estimator.map.key_features(y, projection[..., : estimator.sizes[-1]], estimator.sample(omega))
             if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks
                 raise TypeError("features must return a tuple of blocks: write (Features(...),), with the comma")
             summaries[i] = accumulate_blocks(summaries[i], blocks, right)

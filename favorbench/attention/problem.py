@@ -18,11 +18,16 @@ class Shape(NamedTuple):
     d_v: int
     causal: bool = False
 
+    @property
+    def per_pair(self) -> int:
+        """Multiplications for a query and a key: d for their logit, d_v for the value."""
+        return self.d + self.d_v
+
 
 def exact_multiplications(shape: Shape) -> float:
     """Multiplications of exact attention in one head: d + d_v for each visible pair of a query and a key."""
     pairs = shape.n * (shape.n + 1) / 2 if shape.causal else shape.n * shape.l
-    return float(pairs * (shape.d + shape.d_v))
+    return float(pairs * shape.per_pair)
 
 
 class AttentionProblem(NamedTuple):
@@ -117,13 +122,14 @@ def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise InputError(f"{shapes}: each needs at least 2 axes, (..., length, head_dim)")
-    if 0 in (*query.shape, *key.shape, *value.shape):
-        raise InputError(f"{shapes}: an axis is empty")
-    if query.shape[-1] != key.shape[-1]:
-        raise InputError(f"{shapes}: query and key must have the same head_dim (last axis)")
-    if key.shape[-2] != value.shape[-2]:
-        raise InputError(f"{shapes}: key and value must have the same length (axis -2)")
-    if causal and query.shape[-2] != key.shape[-2]:
-        raise InputError(f"{shapes}: causal attention needs as many queries as keys")
-    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        raise InputError(f"{shapes}: the leading axes must be equal")
+    (*queries, n, d), (*keys, length, key_d), (*values, value_length, _) = query.shape, key.shape, value.shape
+    failures = {
+        "an axis is empty": 0 in (*query.shape, *key.shape, *value.shape),
+        "query and key must have the same head_dim (last axis)": d != key_d,
+        "key and value must have the same length (axis -2)": length != value_length,
+        "causal attention needs as many queries as keys": causal and n != length,
+        "the leading axes must be equal": not queries == keys == values,
+    }
+    for failure, is_so in failures.items():
+        if is_so:
+            raise InputError(f"{shapes}: {failure}")

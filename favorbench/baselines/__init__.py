@@ -1,7 +1,6 @@
 """Trivial answers, which every estimator must beat, and bounds. A new one is a class and a line in BASELINES."""
 
-from favorbench.baselines.bounds import BestRank, TopKeys
-from favorbench.baselines.trivial import Taylor1, Taylor2, Uniform
+from favorbench.baselines.members import BestRank, Taylor1, Taylor2, TopKeys, Uniform
 from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, PREFIXES, Method, SampledKeys
 from favorbench.methods.base import Baseline

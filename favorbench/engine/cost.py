@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from favorbench.baselines.bounds import MATRIX_LIMIT
+from favorbench.baselines.members import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
 from favorbench.engine.study import Study, distinct_sizes
 from favorbench.methods.features import LinearAttention

@@ -238,9 +238,7 @@ def distinct_sizes(sizes: Iterable[Size]) -> tuple[int, ...]:
 
 def budget_of(num_features: int, shape: Shape) -> float:
     """Multiplications of a map with one feature for each projection: (n + l) R (d + d_v), and of chunks."""
-    return float((shape.n + shape.l) * num_features * (shape.d + shape.d_v)) + chunk_multiplications(
-        shape, num_features
-    )
+    return float((shape.n + shape.l) * num_features * shape.per_pair) + chunk_multiplications(shape, num_features)
 
 
 def _affordable(method: Method, name: str, requested: tuple[int, ...], shape: Shape) -> tuple[int, ...]:

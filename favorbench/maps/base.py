@@ -5,6 +5,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -234,24 +235,12 @@ def with_values(built: Built, **values: Any) -> Built:
     return copied
 
 
-class _Delegated:
-    """An attribute of the map in ``wrapped``; a class has no map inside, so its methods are those of FeatureMap."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None and self.name in FeatureMap.__annotations__:
-            raise AttributeError(f"{owner.__name__} claims {self.name} where it is built: there is no default")
-        return getattr(FeatureMap if instance is None else instance.wrapped, self.name)
-
-
 def _delegating(cls: type) -> Any:
     """Delegate every claim and method of FeatureMap that a class does not define, but for those that follow from it."""
     defined = {*vars(cls), "outermost", "randomness", "multiplications"}
     for name in {*FeatureMap.__annotations__, *vars(FeatureMap)} - defined:
         if not name.startswith("_"):
-            setattr(cls, name, _Delegated(name))
+            setattr(cls, name, claim(attrgetter(f"wrapped.{name}")))
     return cls
 
 

@@ -86,18 +86,17 @@ class DenseParameters:
         It is sum_l log((rho_l + 1)^2 / (4 rho_l)) / 2 + sum_l rho_l (v_l.(x' + y'))^2.
         """
         root = np.sqrt(self.rho)
-        return self._log_constant() + squared_sum(root * self._query(x), root * self._key(y))
+        return self._log_constant() + squared_sum(*(root * image for image in self._images(x, y)))
 
     def log_covariance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """log(E f(x)^2 g(y_j) g(y_l) / (exp(x.y_j) exp(x.y_l))) for one query x (1, d) and keys y (l, d): (l, l)."""
-        z = self._query(x) + self._key(y)
-        root = np.sqrt((self.rho + 1.0) / 4.0)
+        z, root = sum(self._images(x, y)), np.sqrt((self.rho + 1.0) / 4.0)
         norms = half_squared_norm(z)
         return self._log_constant() + squared_sum(root * z, root * z) - norms - norms.mT
 
     def image_sum(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """|x' + y'|^2 of every pair."""
-        return squared_sum(self._query(x), self._key(y))
+        return squared_sum(*self._images(x, y))
 
     def opposite(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """E of the product of the estimates from w and from -w, over exp(2 x.y): c exp(-|x' + y'|^2)."""
@@ -106,7 +105,7 @@ class DenseParameters:
     def fixed_norm_target(self, x: np.ndarray, y: np.ndarray, rows: FixedNormRows) -> np.ndarray:
         """The mean of the estimate for rows of one norm, where all rho are equal."""
         a, slope = self._exponents(x)
-        x, y = self._query(x), self._key(y)
+        x, y = self._images(x, y)
         factor = np.exp(np.sum(np.log(slope)) + 2.0 * np.mean(a) * rows.norm**2)
         return factor * norm_factors(x, y) * rows.laplace(np.mean(slope) * (x[:, None, :] + y[None, :, :]))
 
@@ -117,14 +116,11 @@ class DenseParameters:
     def _log_constant(self) -> float:
         return float(np.sum(np.log(0.5 * (self.rho + 1.0)) - 0.5 * np.log(self.rho)))
 
-    def _query(self, x: np.ndarray) -> np.ndarray:
-        return self._along_axes(x if self.query_matrix is None else x @ self.query_matrix.T)
-
-    def _key(self, y: np.ndarray) -> np.ndarray:
-        return self._along_axes(y if self.key_matrix is None else y @ self.key_matrix.T)
-
-    def _along_axes(self, image: np.ndarray) -> np.ndarray:
-        return image if self.axes is None else image @ self.axes
+    def _images(self, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+        """x' and y' along the axes."""
+        pairs = ((x, self.query_matrix), (y, self.key_matrix))
+        images = [tokens if matrix is None else tokens @ matrix.T for tokens, matrix in pairs]
+        return images if self.axes is None else [image @ self.axes for image in images]
 
 
 @dataclass(frozen=True)
@@ -164,12 +160,11 @@ class DenseExponential(FeatureMap):
     def with_parameters(self, x: Tokens, y: Keys) -> "DenseExponential":
         return with_values(self, parameters=self._parameters(x, y))
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        return self.query_features(x, projection, sample)
-
     def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         dense = self._parameters(x)
         return (Features(None, dense.log_features(x, dense.query_matrix, projection, sample.omega)),)
+
+    features = query_features
 
     def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         dense = self._parameters(x)
@@ -253,7 +248,7 @@ def lifted(diagonal: Array) -> Array:
     """Nonnegative numbers (..., 1, d) away from 0 by RIDGE of their mean; ones where all are 0."""
     xp = array_namespace(diagonal)
     middle = xp.mean(diagonal, axis=-1, keepdims=True)
-    return diagonal + RIDGE * xp.where(middle > 0, middle, xp.ones_like(middle))
+    return diagonal + RIDGE * xp.where(middle > 0, middle, 1.0)
 
 
 def best_rho(phi: Array, dim: int) -> Array:
@@ -265,7 +260,7 @@ def best_rho(phi: Array, dim: int) -> Array:
 def shared_rho(phi: Array, x: Array) -> Array:
     """One rho for all coordinates, (..., 1, d), from the mean of |x' + y'|^2, (..., 1, 1)."""
     xp = array_namespace(x)
-    rho = best_rho(xp.where(phi > 0, phi, xp.zeros_like(phi)), x.shape[-1])
+    rho = best_rho(xp.where(phi > 0, phi, 0.0), x.shape[-1])
     return xp.broadcast_to(rho, (*rho.shape[:-1], x.shape[-1]))
 
 
@@ -273,7 +268,7 @@ def rho_along_axes(of_sum: Array) -> tuple[Array, Array]:
     """For the mean of (x + y)(x + y)^T: rho along each of its eigenvectors, and these as columns."""
     xp = array_namespace(of_sum)
     values, vectors = xp.linalg.eigh(of_sum)
-    return best_rho(xp.where(values > 0, values, xp.zeros_like(values)), 1)[..., None, :], vectors
+    return best_rho(xp.where(values > 0, values, 0.0), 1)[..., None, :], vectors
 
 
 def balance(moments: Moments) -> tuple[Array, Array]:
@@ -299,7 +294,7 @@ def _with_ridge(moment: Array) -> Array:
     xp = array_namespace(moment)
     mean = xp.linalg.trace(moment)[..., None, None] / moment.shape[-1]
     identity = xp.eye(moment.shape[-1], dtype=moment.dtype, device=device(moment))
-    return moment + RIDGE * xp.where(mean > 0, mean, xp.ones_like(mean)) * identity
+    return moment + RIDGE * xp.where(mean > 0, mean, 1.0) * identity
 
 
 @dataclass(frozen=True)

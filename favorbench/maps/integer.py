@@ -88,7 +88,7 @@ class _IntegerMap(FeatureMap):
         values = 1.0 - 4.0 * (halves - xp.floor(halves))
         if bool(xp.any(zero)):  # 0^w = 0, but for w = 0
             vanishes = xp.astype(zero, x.dtype) @ xp.astype(powers > 0, x.dtype) > 0
-            values = xp.where(vanishes, xp.zeros_like(values), values)
+            values = xp.where(vanishes, 0.0, values)
         logs = xp.log(xp.abs(x) + xp.astype(zero, x.dtype))
         return (Features(values, logs @ powers - 0.5 * log_weights),)
 

@@ -18,11 +18,10 @@ from favorbench.maps.base import (
     with_values,
 )
 from favorbench.maps.random_features import (
+    Trigonometric,
     angle,
     exponential_target,
     norm_factors,
-    trigonometric_features,
-    trigonometric_target,
 )
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
 from favorbench.parameters import positive
@@ -105,7 +104,7 @@ class ELU(FeatureMap):
 
 
 @dataclass(frozen=True)
-class TrigBlog(FeatureMap):
+class TrigBlog(Trigonometric):
     """``trig`` with a stray 2 pi: exp(|x|^2/2) [cos(2 pi w.x), sin(2 pi w.x)], the blog post of 2020.
 
     With N(0, I) rows it estimates exp((|x|^2 + |y|^2)/2 - 2 pi^2 |x - y|^2): at |x - y|^2 = 8, 3e-69 for 2e-2.
@@ -113,19 +112,15 @@ class TrigBlog(FeatureMap):
 
     name = "trig-blog"
     reference = "teddykoker/performer, 2020 (2 pi inside sin and cos)"
-    features_per_projection = 2
-    nonnegative = False
     unbiased = False
+    _frequency = 2.0 * math.pi
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        return trigonometric_features(x, (2.0 * math.pi) * projection)
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return trigonometric_target(x, y, rows, frequency=2.0 * math.pi)
+        return super().features(x, self._frequency * projection, sample)
 
 
 @dataclass(frozen=True)
-class TrigTutorial(FeatureMap):
+class TrigTutorial(Trigonometric):
     """exp(-|x|^2/2) [cos(w.x), sin(w.x)]: the positive map's factor on trigonometric features, from a tutorial.
 
     Estimates exp(x.y - |x|^2 - |y|^2): attention re-weighted by exp(-|y|^2).
@@ -133,15 +128,8 @@ class TrigTutorial(FeatureMap):
 
     name = "trig-tutorial"
     reference = "Kernel-Based Attention and the Performer (tutorial), sec. 3"
-    features_per_projection = 2
-    nonnegative = False
     unbiased = False
-
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        return trigonometric_features(x, projection, norm_power=-1.0)
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return trigonometric_target(x, y, rows, norm_power=-1.0)
+    _norm_power = -1.0
 
 
 def _plus_eps(log_feature: Array, eps: float) -> Features:

@@ -21,7 +21,7 @@ def direction(x: Array) -> tuple[Array, Array]:
     """
     xp = array_namespace(x)
     norm = xp.sqrt(2.0 * half_squared_norm(x))
-    norm = xp.where(norm > 0, norm, xp.ones_like(norm))
+    norm = xp.where(norm > 0, norm, 1.0)
     return x / norm, xp.log(norm)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -117,20 +118,28 @@ class Hyperbolic(FeatureMap):
         return np.cosh((x + y) @ (x + y).T) - 1.0
 
 
-def trigonometric_features(x: Array, projection: Array, norm_power: float = 1.0) -> FeatureBlocks:
+class Trigonometric(FeatureMap):
     """exp(p |x|^2/2) [cos(w.x), sin(w.x)], p = norm_power: +1 is correct."""
-    scale = norm_power * half_squared_norm(x)
-    return tuple(Features(part, scale) for part in cos_sin(projection))
 
+    features_per_projection = 2
+    nonnegative = False
+    _norm_power: ClassVar[float] = 1.0
+    #: A factor of w.x, for the kernel alone.
+    _frequency: ClassVar[float] = 1.0
 
-def trigonometric_target(x: Array, y: Array, rows: RowLaw, frequency: float = 1.0, norm_power: float = 1.0) -> Array:
-    """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2), p = norm_power: +1 is correct."""
-    scale = half_squared_norm(x) + half_squared_norm(y).mT
-    return np.exp(norm_power * scale) * rows.characteristic(frequency * (x[..., :, None, :] - y[..., None, :, :]))
+    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
+        scale = self._norm_power * half_squared_norm(x)
+        return tuple(Features(part, scale) for part in cos_sin(projection))
+
+    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
+        """exp(p |x|^2/2) E cos(frequency w.(x - y)) exp(p |y|^2/2)."""
+        scale = half_squared_norm(x) + half_squared_norm(y).mT
+        difference = self._frequency * (x[..., :, None, :] - y[..., None, :, :])
+        return np.exp(self._norm_power * scale) * rows.characteristic(difference)
 
 
 @dataclass(frozen=True)
-class Trig(FeatureMap):
+class Trig(Trigonometric):
     """phi(x) = exp(|x|^2/2) [cos(w.x), sin(w.x)] / sqrt(R).
 
     Exact where x = y; its estimates, and so the normalisers, may be negative. The variance grows like exp(|x - y|^2).
@@ -139,16 +148,8 @@ class Trig(FeatureMap):
 
     name = "trig"
     reference = "Rahimi & Recht 2007; Choromanski et al. 2021, arXiv 2009.14794, eq. (8)"
-    features_per_projection = 2
-    nonnegative = False
     unbiased = True
     even = True
-
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        return trigonometric_features(x, projection)
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return trigonometric_target(x, y, rows)
 
     def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         return (np.cosh(squared_distance(x, y)) - 1.0) / num_projections
@@ -161,7 +162,7 @@ class Trig(FeatureMap):
 
 
 @dataclass(frozen=True)
-class Phase(FeatureMap):
+class Phase(Trigonometric):
     """phi(x) = exp(|x|^2/2) sqrt2 cos(w.x + b) / sqrt(R), with b uniform on [0, 2 pi) shared by queries and keys.
 
     Half the features of ``trig`` for each projection, but at equal features the variance of trig is always smaller, by
@@ -172,7 +173,6 @@ class Phase(FeatureMap):
     name = "phase"
     reference = "Rahimi & Recht 2007; Sutherland & Schneider 2015, arXiv 1506.02785"
     features_per_projection = 1
-    nonnegative = False
     unbiased = True
     even = True
 
@@ -183,9 +183,6 @@ class Phase(FeatureMap):
         phases = array_namespace(x).asarray(sample.extra, dtype=x.dtype)
         cos, _ = cos_sin(projection + phases[..., None, :])
         return (Features(2.0**0.5 * cos, half_squared_norm(x)),)
-
-    def target_kernel(self, x: Tokens, y: Keys, rows: RowLaw) -> Pairs:
-        return trigonometric_target(x, y, rows)
 
     def relative_variance(self, x: Tokens, y: Keys, num_projections: int) -> Pairs:
         t2 = squared_distance(x, y)

@@ -84,13 +84,12 @@ class Centre(WrappedMap):
         """Count the product of each token with the mean of the others, too."""
         return self.wrapped.map_multiplications(n, l, d, num_projections) + float((n + l) * d)
 
-    def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
-        return self.query_features(x, projection, sample)
-
     def query_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         means, moved = self.fitted, x - self.fitted.query
         blocks = self.wrapped.query_features(moved, _centred(projection, means.query, sample), sample)
         return tuple(block.times(moved @ means.key.mT) for block in blocks)
+
+    features = query_features
 
     def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         means = self.fitted

@@ -8,25 +8,24 @@ released code: these methods suit reading a prompt, not generation.
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import chunks
+from favorbench.attention.causal import chunk_multiplications, chunks
 from favorbench.errors import ScenarioError
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.segments import Groups, Segments, means, pieces, zeroed
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
-    StreamingSummary,
     Tokens,
-    causal_multiplications,
     logits_of,
 )
 from favorbench.numerics.arrays import (
@@ -35,7 +34,6 @@ from favorbench.numerics.arrays import (
     array_namespace,
     largest,
     masked,
-    rows_at,
     scattered,
     softmax,
     to_backend_of,
@@ -45,11 +43,24 @@ from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
 
 
+def _by_block(compute: Callable[[Any], Array]) -> Any:
+    """A property of blocks, (..., blocks, c). That of complete blocks of the whole sequence is not computed again."""
+
+    def rows(keys: "Keys") -> Array:
+        if keys.whole is None:
+            return compute(keys)
+        known, rest = (getattr(part, compute.__name__) for part in (keys.whole, keys.rest))
+        complete = known[..., : keys.tokens.length // keys.block, :]
+        return array_namespace(complete).concat([complete, rest], axis=-2)
+
+    return cached_property(rows)
+
+
 @dataclass(frozen=True)
 class Keys:
     """Keys and values in blocks of ``block`` keys, and their means, each computed once.
 
-    whole: of a sequence that begins with these; what is known of its complete blocks is not computed again.
+    whole: of a sequence that begins with these.
     """
 
     tokens: Tokens
@@ -61,39 +72,33 @@ class Keys:
         """The keys of each block."""
         return pieces(self.tokens.length, self.block)
 
-    @cached_property
+    @_by_block
     def rows(self) -> Array:
         """The keys of each block side by side, with zeros for padding: (..., blocks, block * d)."""
-        if self.whole is not None:
-            return self._appended(self.whole.rows, self.rest.rows)
         rows = zeroed(self.segments.rows(self.tokens.key), ~self.segments.padding[..., None])
         return array_namespace(rows).reshape(rows, (*rows.shape[:-2], self.block * rows.shape[-1]))
 
-    @cached_property
-    def means(self) -> Tokens:
-        """The mean key and value of each block: (..., blocks, c)."""
-        if self.whole is None:
-            return Tokens(*(means(self.segments.rows(a), self.segments) for a in self.tokens))
-        return Tokens(*map(self._appended, self.whole.means, self.rest.means))
+    @_by_block
+    def mean_key(self) -> Array:
+        """The mean key of each block: (..., blocks, d)."""
+        return means(self.segments.rows(self.tokens.key), self.segments)
+
+    @_by_block
+    def mean_value(self) -> Array:
+        """The mean value of each block: (..., blocks, d_v)."""
+        return means(self.segments.rows(self.tokens.value), self.segments)
 
     @property
     def rest(self) -> "Keys":
         """The keys after the last complete block."""
         return Keys(self.tokens.part(slice(self.tokens.length // self.block * self.block, None)), self.block)
 
-    def _appended(self, of_whole: Array, of_rest: Array) -> Array:
-        """Rows for the complete blocks of the whole sequence, as far as these keys go, and for the rest."""
-        complete = of_whole[..., : self.tokens.length // self.block, :]
-        return array_namespace(complete).concat([complete, of_rest], axis=-2)
-
-    @cached_property
+    @_by_block
     def likeness(self) -> Array:
         """The mean cosine of all pairs of keys of a block, (..., blocks, 1): the square of their mean direction."""
-        if self.whole is not None:
-            return self._appended(self.whole.likeness, self.rest.likeness)
         xp, key = array_namespace(self.tokens.key), self.tokens.key
         norms = xp.sqrt(xp.vecdot(key, key))[..., None]
-        mean = means(self.segments.rows(key / xp.where(norms > 0, norms, xp.ones_like(norms))), self.segments)
+        mean = means(self.segments.rows(key / xp.where(norms > 0, norms, 1.0)), self.segments)
         return xp.vecdot(mean, mean)[..., None]
 
 
@@ -102,6 +107,8 @@ class Sparse(KeySummaryMethod):
     """Exact attention to the keys that each ``group`` of adjacent queries chooses."""
 
     group: int = whole(1, 64, default=64)
+    #: The class of its summaries: of this method, some keys, and a size.
+    summary: ClassVar[type["SparseSummary"]]
     random = False
     causal_safe = True
     convex = True
@@ -118,29 +125,25 @@ class Sparse(KeySummaryMethod):
     def attended(self, size: int, length: int) -> int:
         """The number of keys for each query, with padding."""
 
-    @abstractmethod
-    def summary(self, tokens: Tokens, size: int) -> "SparseSummary":
-        """The summary of some keys."""
-
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         for size in sizes:
-            yield self.summary(tokens, size)
+            yield self.summary(self, tokens, size)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return FirstKeys(self, tokens, size, None)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return lambda stop: self.summary(self, tokens.part(slice(0, stop)), size)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """The choice, plus d + d_v for each query and key of its group; causal: by chunks, on the keys before."""
         if not shape.causal:
             return self._work(shape, size)
         past = (self._work(shape._replace(n=c.stop - c.start, l=c.start), size) for c in chunks(shape.l)[1:])
-        return sum(past) * shape.n / shape.l + causal_multiplications(shape)
+        return sum(past) * shape.n / shape.l + chunk_multiplications(shape, shape.d)
 
     def _work(self, shape: Shape, size: int) -> float:
         """The multiplications without a mask."""
         groups, rows = self.groups_of(shape.n)
         pairs = groups * rows * self.attended(size, shape.l)
-        return self.choice_multiplications(shape, size) + float(pairs * (shape.d + shape.d_v))
+        return self.choice_multiplications(shape, size) + float(pairs * shape.per_pair)
 
     def groups_of(self, n: int) -> tuple[int, int]:
         """The number of groups, and their rows with padding."""
@@ -170,9 +173,7 @@ class SparseSummary:
 
     def tokens_at(self, index: Array) -> Tokens:
         """Keys and values at indices (..., a), or (..., a, b), and so on: (..., a, c)."""
-        xp, leading = array_namespace(index), self.tokens.key.shape[:-2]
-        places = xp.reshape(xp.clip(index, 0, self.tokens.length - 1), (*leading, -1))
-        return Tokens(*(xp.reshape(rows_at(a, places), (*index.shape, a.shape[-1])) for a in self.tokens))
+        return self.tokens.at(array_namespace(index).clip(index, 0, self.tokens.length - 1))
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         exact = logits_of(queries, self.tokens, keys)
@@ -203,8 +204,7 @@ class SharedKeys(SparseSummary):
 
     def padding(self, index: Array) -> Array:
         """0 at the index of a key, -inf at others, (..., k)."""
-        xp, like = array_namespace(index), self.tokens.key
-        zeros = xp.zeros(index.shape, dtype=like.dtype, device=device(like))
+        zeros = array_namespace(index).zeros(index.shape, dtype=self.tokens.key.dtype, device=device(index))
         return masked(zeros, index < self.tokens.length)
 
     def flags(self, queries: Queries) -> Array:
@@ -218,19 +218,6 @@ class SharedKeys(SparseSummary):
         return array_namespace(chosen).take(chosen, group_of, axis=-2)
 
 
-class FirstKeys(NamedTuple):
-    """The summaries of the first keys of a sequence."""
-
-    method: Sparse
-    tokens: Tokens
-    size: int
-    whole: Keys | None
-
-    def extend(self, stop: int) -> KeySummary:
-        """The summary of the first ``stop`` keys."""
-        return replace(self.method.summary(self.tokens.part(slice(0, stop)), self.size), whole=self.whole)
-
-
 @dataclass(frozen=True)
 class InBlocks(Sparse):
     """A group chooses blocks of keys.
@@ -240,16 +227,15 @@ class InBlocks(Sparse):
     """
 
     block: int = whole(1, 1 << 16, default=64)
+    summary: ClassVar[type[SparseSummary]] = SharedKeys
 
     @abstractmethod
     def chosen(self, groups: Groups, keys: Keys, size: int) -> Array:
         """The indices of the keys of each group, (..., groups, k), all different; those from l on are padding."""
 
-    def summary(self, tokens: Tokens, size: int) -> SparseSummary:
-        return SharedKeys(self, tokens, size)
-
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return FirstKeys(self, tokens, size, Keys(tokens, self.block_of(size)))
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        whole = Keys(tokens, self.block_of(size))
+        return lambda stop: self.summary(self, tokens.part(slice(0, stop)), size, whole)
 
     def block_of(self, size: int) -> int:
         """Keys in a block."""
@@ -294,7 +280,7 @@ class BlockSparse(Scored):
     look = line_style("C0", "--", "s", 4)
 
     def scores(self, groups: Groups, keys: Keys) -> Array:
-        return groups.mean @ keys.means.key.mT
+        return groups.mean @ keys.mean_key.mT
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import CHUNK
+from favorbench.attention.causal import CHUNK, chunk_multiplications
 from favorbench.kernels import gaussian_kernel
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
-    StreamingSummary,
     Tokens,
-    causal_multiplications,
     first_in_order,
 )
 from favorbench.numerics.arrays import (
@@ -28,6 +27,7 @@ from favorbench.numerics.arrays import (
     array_namespace,
     as_like,
     half_squared_norm,
+    masked,
     on_host,
     rows_at,
 )
@@ -102,9 +102,9 @@ def means_of(sums: Array, d: int, d_v: int) -> Cells:
     """Cells from the sums of ``columns_of`` over their members."""
     xp = array_namespace(sums)
     counts = sums[..., d + d_v : d + d_v + 1]
-    some = xp.where(counts > 0, counts, xp.ones_like(counts))
+    some = xp.where(counts > 0, counts, 1.0)
     key, value, squares = sums[..., :d] / some, sums[..., d : d + d_v] / some, sums[..., d + d_v + 1 :]
-    log_count = xp.where(counts > 0, xp.log(some), xp.full_like(some, -xp.inf))[..., 0]
+    log_count = masked(xp.log(some), counts > 0)[..., 0]
     variance = squares / some - key * key if squares.shape[-1] else None
     return Cells(key, value, variance, log_count)
 
@@ -212,9 +212,14 @@ class Centred(KeySummaryMethod):
         for size, (cells, labels) in zip(sizes, self.clustered(tokens, counts, streams), strict=True):
             yield self.summary(tokens, cells, labels, size, queries)
 
-    def clustered(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[tuple[Cells, Array]]:
-        """The cells, and the cell of each key (..., l), for each number of cells."""
-        start = self.starts(tokens, counts[-1], streams)
+    def clustered(
+        self, tokens: Tokens, counts: Sizes, streams: Streams, order: Array = None
+    ) -> Iterator[tuple[Cells, Array]]:
+        """The cells, and the cell of each key (..., l), for each number of cells.
+
+        order: a random one, (..., l) or of a longer sequence, in which keys become centres; by default a new one.
+        """
+        start = self.starts(tokens, counts[-1], streams, order)
         for count, labels in zip(counts, nearest_centres(tokens.key, start, counts), strict=True):
             yield self.settled(tokens, labels, count)
 
@@ -224,15 +229,16 @@ class Centred(KeySummaryMethod):
             labels = nearest_centres(tokens.key, cells_of(*tokens, labels, size).key, (size,))[0]
         return cells_of(*tokens, labels, size, self.with_variance), labels
 
-    def starts(self, tokens: Tokens, size: int, streams: Streams) -> Array:
+    def starts(self, tokens: Tokens, size: int, streams: Streams, order: Array) -> Array:
         """The first centres, (..., size, d): keys, those for a smaller size first."""
         if self.points == "pivots":
             return _pivots(tokens.key, size, streams)
-        order = streams.draw(lambda rng: rng.permutation(tokens.length)[:size])
-        return rows_at(tokens.key, order)
+        if order is None:
+            order = streams.draw(lambda rng: rng.permutation(tokens.length))
+        return rows_at(tokens.key, first_in_order(order, tokens.length)[..., :size])
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return StreamingCells(self, tokens, size, streams)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return StreamingCells(self, tokens, size, streams).extend
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """l m d for each pass over the keys, and m (d + d_v) for each query; causal cells are made more than once."""
@@ -242,7 +248,7 @@ class Centred(KeySummaryMethod):
         if self.points == "pivots":
             assign += made * size * (shape.d + size / 2)
         far = float(shape.n * size * (shape.d + shape.d_v + (shape.d if self.second_order else 0)))
-        return assign + far + (causal_multiplications(shape) if shape.causal else 0.0)
+        return assign + far + chunk_multiplications(shape, shape.d)
 
 
 def growth(length: int, size: int) -> tuple[int, int]:
@@ -306,11 +312,8 @@ class StreamingCells:
         if count <= self.size:
             order = self.order[..., :1] * 0  # of the right shape, on the right device
             return order + xp.arange(count, device=device(order))
-        if self.method.points == "pivots":
-            start = _pivots(seen.key, self.size, self.streams)
-        else:
-            start = rows_at(seen.key, first_in_order(self.order, count)[..., : self.size])
-        return self.method.settled(seen, nearest_centres(seen.key, start, (self.size,))[0], self.size)[1]
+        ((_, labels),) = self.method.clustered(seen, (self.size,), self.streams, self.order)
+        return labels
 
     def _columns(self, tokens: Tokens) -> Array:
         return columns_of(*tokens, self.method.with_variance)

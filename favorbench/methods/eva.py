@@ -7,18 +7,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import rows_between
+from favorbench.attention.causal import chunk_multiplications, rows_between
 from favorbench.errors import InputError
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.clusters import segment_sums
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
     Tokens,
-    causal_multiplications,
     logits_of,
 )
 from favorbench.numerics.arrays import (
@@ -119,19 +119,16 @@ class Eva(KeySummaryMethod):
     def recent(self, size: int) -> int:
         return self.block(size)
 
-    def width(self, size: int, length: int) -> int:
-        return size
-
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query with each chunk, and with the keys of its block.
 
         Causal: chunks of the past only, half of them on average, and the exact part.
         """
-        chunks, far = size - self.block(size), float(shape.l * (shape.d + shape.d_v))
+        chunks, far = size - self.block(size), float(shape.l * shape.per_pair)
         if shape.causal:
             pairs = shape.n * chunks / 2
-            return far + pairs * (shape.d + shape.d_v) + causal_multiplications(shape, self.block(size))
-        return far + float(shape.n * size * (shape.d + shape.d_v))
+            return far + pairs * shape.per_pair + chunk_multiplications(shape, shape.d, self.block(size))
+        return far + float(shape.n * size * shape.per_pair)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return float(shape.n * (size - self.block(size) + shape.l) * shape.d)
@@ -141,24 +138,25 @@ class Eva(KeySummaryMethod):
             raise InputError(f"{self.name}: there is no block where queries and keys are not the same tokens")
         for size, generators in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             edges = self._edges(tokens, size)
-            proposal = self._noise(tokens, size, generators) + chunk_means(tokens.key, edges)
+            proposal = self._noise(tokens, edges, generators) + chunk_means(tokens.key, edges)
             proposal = proposal + self._query_means(queries, edges)
             half = 0.5 if self.form == "released" else 1.0
             chunks = Chunks.of(tokens, edges, half * proposal, self.form != "released")
             yield EvaSummary(tokens, chunks, edges, self.block(size), self.form == "released")
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingChunks":
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         if self.form == "released":
             raise InputError(f"method {self.name!r} as released uses the whole sequence and cannot be causal")
-        return StreamingChunks(tokens, self._edges(tokens, size), self._noise(tokens, size, streams))
+        edges = self._edges(tokens, size)
+        return StreamingChunks(tokens, edges, self._noise(tokens, edges, streams)).extend
 
     def _edges(self, tokens: Tokens, size: int) -> np.ndarray:
         count = min(size - self.block(size), tokens.length)
         return np.arange(count + 1) * tokens.length // count
 
-    def _noise(self, tokens: Tokens, size: int, streams: Streams) -> Array:
+    def _noise(self, tokens: Tokens, edges: np.ndarray, streams: Streams) -> Array:
         """The random part of w_c: (..., chunks, d)."""
-        xp, shape = array_namespace(tokens.key), (len(self._edges(tokens, size)) - 1, tokens.key.shape[-1])
+        xp, shape = array_namespace(tokens.key), (len(edges) - 1, tokens.key.shape[-1])
         if self.form != "drawn":
             return xp.zeros(shape, dtype=tokens.key.dtype, device=device(tokens.key))
         return streams.draw(lambda rng: rng.standard_normal(shape), tokens.key)

@@ -1,13 +1,14 @@
 """Feature maps as methods that keep a summary of the keys: linear attention, also inside prefixes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from favorbench.attention.causal import chunk_multiplications
 from favorbench.attention.linear import linear_multiplications
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import claim
 from favorbench.methods.base import Method, Shape, Sizes
-from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens, causal_multiplications
+from favorbench.methods.summaries import GrowingSummary, KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Features, projected
 from favorbench.numerics.logsum import Accumulator, accumulate_blocks, inner_products, query_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
@@ -49,7 +50,7 @@ class FromMap(KeySummaryMethod):
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         work = self.wrapped.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)
-        return work if work is None or not shape.causal else work + causal_multiplications(shape)
+        return None if work is None else work + chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         features = self.wrapped.num_features(size, shape.d)
@@ -61,19 +62,19 @@ class FromMap(KeySummaryMethod):
             state.map = self.wrapped.fit(queries.query, tokens.key, state.sample.omega)
             yield state.extend(tokens.length)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
-        return self._state(tokens, size, streams)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return self._state(tokens, size, streams).extend
 
     @property
     def law(self) -> Sampler:
         """The sampler of the projections, any for a map that uses none."""
         return get_sampler(self.sampler if self.wrapped.randomness == "omega" else "iid")
 
-    def _state(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingFeatures":
+    def _state(self, tokens: Tokens, size: int, streams: Streams) -> "FeatureSummary":
         d = tokens.key.shape[-1]
         omega = streams.draw(lambda rng: self.law.sample(rng, size, d), tokens.key)
         extra = streams.draw(lambda rng: self.wrapped.draw_extra(rng, size, d), tokens.key)
-        return StreamingFeatures(self.wrapped, tokens, Sample(omega, extra))
+        return FeatureSummary(self.wrapped, tokens, Sample(omega, extra))
 
 
 def name_of(method: Method) -> str:
@@ -105,15 +106,15 @@ class LinearAttention(FromMap):
         return next(fitting, size)
 
 
-class StreamingFeatures:
-    """Sums over the first keys of feature times [value, 1], for each block of features."""
+class FeatureSummary:
+    """K(x, y) = phi(x).phi(y) / R, from sums over the first keys of feature times [value, 1], for each block."""
 
     def __init__(self, feature_map: FeatureMap, tokens: Tokens, sample: Sample) -> None:
         self.map, self.tokens, self.sample, self.known = feature_map, tokens, sample, 0
         self.blocks: list[Accumulator] = []
 
     def extend(self, stop: int) -> KeySummary:
-        """The summary of the first ``stop`` keys."""
+        """Add keys up to the first ``stop`` ones."""
         new = self.tokens.part(slice(self.known, stop))
         width = self.map.num_features(self.sample.omega.shape[-2], new.key.shape[-1])
         for rows in tiles(new.length, width, new.key):
@@ -121,17 +122,7 @@ class StreamingFeatures:
             features = self.map.key_features(part.key, projected(part.key, self.sample.omega), self.sample)
             self.blocks = accumulate_blocks(self.blocks, features, with_ones(part.value))
         self.known = stop
-        return FeatureSummary(self.map, self.tokens, self.sample, self.blocks)
-
-
-@dataclass(frozen=True)
-class FeatureSummary:
-    """K(x, y) = phi(x).phi(y) / R."""
-
-    map: FeatureMap
-    tokens: Tokens
-    sample: Sample
-    blocks: Sequence[Accumulator]
+        return self
 
     def sums(self, queries: Queries) -> Accumulator:
         size = self.sample.omega.shape[-2]

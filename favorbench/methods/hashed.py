@@ -1,27 +1,19 @@
 """Methods that sort queries and keys by a hash: a block of like keys exactly, and a sample of all others."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes, line_style
+from favorbench.methods.sampled import Sampled, samples_by_share, uniform_sample
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import Tokens
-from favorbench.numerics.arrays import Array, array_namespace, indices_by_share, masked, rows_at, to_backend_of
+from favorbench.numerics.arrays import Array, array_namespace, masked, rows_at, to_backend_of
 from favorbench.numerics.logsum import Accumulator, quotient, tiles, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import between, whole
-
-
-class Sampled(NamedTuple):
-    """Indices of keys, (..., s), and the logs of their weights, (..., s)."""
-
-    index: Array
-    log_weight: Array
 
 
 def angular_hash(x: Array, directions: Array) -> Array:
@@ -65,7 +57,7 @@ class Hashed(Method):
         blocks = -(-shape.l // exact)
         queries = blocks * -(-shape.n // blocks)
         pairs = float(queries * (-(-shape.l // blocks) + size - exact))
-        return float((shape.n + shape.l) * shape.d * self.projections) + pairs * (shape.d + shape.d_v)
+        return float((shape.n + shape.l) * shape.d * self.projections) + pairs * shape.per_pair
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         query, tokens = problem.query, Tokens(problem.key, problem.value)
@@ -84,7 +76,7 @@ def _answered(query: Array, tokens: Tokens, orders: list[Array], blocks: int, sa
     rows, columns = Segments.of(query.shape[-2], blocks), Segments.of(tokens.length, blocks)
     sorted_query = rows.rows(rows_at(query, of_query))
     key, value = (columns.rows(rows_at(a, of_key)) for a in tokens)
-    drawn = Tokens(*(rows_at(a, sample.index) for a in tokens))
+    drawn = tokens.at(sample.index)
     block_at = to_backend_of(np.repeat(np.arange(blocks), np.sum(~columns.padding, axis=-1)), of_key)
     block_of = xp.take(block_at, xp.reshape(xp.argsort(of_key, axis=-1), (-1,)))
     block_of = xp.take_along_axis(xp.reshape(block_of, of_key.shape), sample.index, axis=-1)
@@ -124,8 +116,7 @@ class HyperAttention(Hashed):
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
         order = streams.draw(lambda rng: rng.permutation(tokens.length))
         for count in counts:
-            weight = math.log(tokens.length / max(count, 1))
-            yield Sampled(order[..., :count], 0.0 * tokens.key[..., :count, 0] + weight)
+            yield uniform_sample(tokens, order[..., :count])
 
 
 def sampling_shares(value: Array) -> Array:
@@ -133,7 +124,7 @@ def sampling_shares(value: Array) -> Array:
     xp = array_namespace(value)
     norms = xp.sqrt(xp.vecdot(value, value))
     largest = xp.sqrt(xp.max(xp.linalg.eigvalsh(value.mT @ value), axis=-1))[..., None]
-    largest = xp.where(largest > 0, largest, xp.ones_like(largest))
+    largest = xp.where(largest > 0, largest, 1.0)
     shares = norms / largest + 1.0 / value.shape[-2]
     return shares / xp.sum(shares, axis=-1, keepdims=True)
 
@@ -154,11 +145,8 @@ class KDEformer(Hashed):
     look = line_style("C6", ":", "^", 4)
 
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
-        xp, shares = array_namespace(tokens.value), sampling_shares(tokens.value)
-        index = indices_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1]), shares))
-        for count in counts:
-            drawn = index[..., :count]
-            yield Sampled(drawn, -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1)))
+        shares = sampling_shares(tokens.value)
+        yield from samples_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1]), shares), counts)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add V^T V, for its norm."""

@@ -154,8 +154,8 @@ class ThroughLandmarks(KeySummaryMethod):
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Count m landmarks with all tokens and their values, m^2 (d_v + 1) for the solution, and the guard."""
-        products = float((shape.n + shape.l) * size * (shape.d + shape.d_v) + size * size * (shape.d_v + 1))
-        guard = float(shape.l * size * shape.d + shape.n * size * (shape.d + shape.d_v))
+        products = float((shape.n + shape.l) * size * shape.per_pair + size * size * (shape.d_v + 1))
+        guard = float(shape.l * size * shape.d + shape.n * size * shape.per_pair)
         return products + (guard if self.guard == "cells" else 0.0)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:

@@ -46,7 +46,7 @@ class PbsAttn(InBlocks):
         present = order < tokens.length
         ordered = xp.take_along_axis(logits, xp.clip(order, 0, tokens.length - 1), axis=-1)
         blocks = (*order.shape[:-1], -1, block)
-        ordered = xp.reshape(xp.where(present, ordered, xp.zeros_like(ordered)), blocks)
+        ordered = xp.reshape(xp.where(present, ordered, 0.0), blocks)
         count = xp.sum(xp.reshape(xp.astype(present, logits.dtype), blocks), axis=-1)
         best = largest(xp.sum(ordered, axis=-1) / count, self.attended(size, tokens.length) // block)
         index = xp.take_along_axis(xp.reshape(order, blocks), best[..., None], axis=-2)
@@ -67,45 +67,6 @@ class PbsAttn(InBlocks):
     def choice_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of the last rows and of the mean."""
         return float(self.groups_of(shape.n)[0] * (self.rows + 1) * shape.l * shape.d)
-
-
-@dataclass(frozen=True)
-class VerticalSlash(Sparse):
-    """A share ``columns`` of m are keys that the whole group attends; the rest are diagonals, a key for each query.
-
-    The last ``rows`` queries of a group choose both: the keys with the largest sums of their attention weights, and the
-    diagonals with the largest sums, among those that pass through the last query of the group. In the paper the last 64
-    queries of the text choose for all, so that the choice of earlier keys depends on later ones; here each group
-    chooses for itself. The released kernel attends whole blocks around the diagonals.
-    Jiang et al. 2024 ("MInference"), arXiv 2407.02490, the vertical-slash pattern (algorithm 2).
-    """
-
-    name = "vertical-slash"
-    reference = "Jiang et al. 2024, arXiv 2407.02490"
-    description = "exact attention to the keys and the diagonals with most weight for the last queries of a group"
-    look = line_style("C0", ":", "|", 6)
-    exact_at_full_size = False
-    needs_positions = True
-    columns: float = between(0, 1, default=0.5)
-    rows: int = whole(1, 64, default=16)
-
-    def columns_of(self, size: int, length: int) -> int:
-        """The number of keys for the whole group."""
-        return min(max(1, round(self.columns * size)), length)
-
-    def attended(self, size: int, length: int) -> int:
-        return self.columns_of(size, length) + min(size - max(1, round(self.columns * size)), length)
-
-    def summary(self, tokens: Tokens, size: int) -> SparseSummary:
-        return VerticalSlashKeys(self, tokens, size)
-
-    def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Logits of the last rows."""
-        return float(self.groups_of(shape.n)[0] * self.rows * shape.l * shape.d)
-
-    def width(self, size: int, length: int) -> int:
-        """Each query has copies of the keys on its diagonals."""
-        return 128 * size
 
 
 class VerticalSlashKeys(SparseSummary):
@@ -156,3 +117,40 @@ class VerticalSlashKeys(SparseSummary):
         padded = xp.where(seen, diagonals, length + to_backend_of(np.arange(diagonals.shape[-1]), diagonals))
         diagonal = scattered(seen, padded, length + diagonals.shape[-1])[..., :length]
         return groups.segments.in_sequence(scattered(columns >= 0, columns, length)[..., None, :] | diagonal)
+
+
+@dataclass(frozen=True)
+class VerticalSlash(Sparse):
+    """A share ``columns`` of m are keys that the whole group attends; the rest are diagonals, a key for each query.
+
+    The last ``rows`` queries of a group choose both: the keys with the largest sums of their attention weights, and the
+    diagonals with the largest sums, among those that pass through the last query of the group. In the paper the last 64
+    queries of the text choose for all, so that the choice of earlier keys depends on later ones; here each group
+    chooses for itself. The released kernel attends whole blocks around the diagonals.
+    Jiang et al. 2024 ("MInference"), arXiv 2407.02490, the vertical-slash pattern (algorithm 2).
+    """
+
+    name = "vertical-slash"
+    reference = "Jiang et al. 2024, arXiv 2407.02490"
+    description = "exact attention to the keys and the diagonals with most weight for the last queries of a group"
+    look = line_style("C0", ":", "|", 6)
+    exact_at_full_size = False
+    needs_positions = True
+    summary = VerticalSlashKeys
+    columns: float = between(0, 1, default=0.5)
+    rows: int = whole(1, 64, default=16)
+
+    def columns_of(self, size: int, length: int) -> int:
+        """The number of keys for the whole group."""
+        return min(max(1, round(self.columns * size)), length)
+
+    def attended(self, size: int, length: int) -> int:
+        return self.columns_of(size, length) + min(size - max(1, round(self.columns * size)), length)
+
+    def choice_multiplications(self, shape: Shape, size: int) -> float:
+        """Logits of the last rows."""
+        return float(self.groups_of(shape.n)[0] * self.rows * shape.l * shape.d)
+
+    def width(self, size: int, length: int) -> int:
+        """Each query has copies of the keys on its diagonals."""
+        return 128 * size

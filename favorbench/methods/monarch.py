@@ -80,7 +80,7 @@ def monarch_factors(
             mean_query = _swapped(weights.mT @ by_place)
         log_right = log_softmax(masked(mean_query @ keys.mT, has_key), -1)
         right = xp.exp(log_right)
-        entropy = -xp.sum(right * xp.where(has_key, log_right, xp.zeros_like(right)), axis=-1)
+        entropy = -xp.sum(right * xp.where(has_key, log_right, 0.0), axis=-1)
         mean_key = _swapped(right @ keys)  # (..., j, c, d)
         log_left = log_softmax(by_place @ mean_key.mT + entropy.mT[..., None, :], -1)
     assert log_left is not None and log_right is not None

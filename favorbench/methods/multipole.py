@@ -23,7 +23,7 @@ from favorbench.methods.clusters import (
     segment_sums,
 )
 from favorbench.methods.shared_cells import STEPS, VOTERS, SegmentCells, SharedCells, near_cells, spread_of, tree_cells
-from favorbench.methods.summaries import KeySummary, Queries, StreamingSummary, Tokens
+from favorbench.methods.summaries import GrowingSummary, KeySummary, Queries, Tokens
 from favorbench.numerics.arrays import (
     Array,
     Features,
@@ -99,9 +99,11 @@ class Multipole(Centred):
     def summarised(self, past: int) -> int:
         return past if self.single else past // self.segment * self.segment
 
-    def clustered(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[tuple[Cells, Array]]:
+    def clustered(
+        self, tokens: Tokens, counts: Sizes, streams: Streams, order: Array = None
+    ) -> Iterator[tuple[Cells, Array]]:
         if self.cells == "random":
-            yield from super().clustered(tokens, counts, streams)
+            yield from super().clustered(tokens, counts, streams, order)
             return
         for count in counts:
             labels = tree_cells(tokens.key, count)
@@ -114,9 +116,9 @@ class Multipole(Centred):
             return MultipoleSummary.of(tokens, cells, labels, self.exact_keys(size))
         return SharedCells.of(tokens, cells, labels, self.exact_keys(size), self.block, queries)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         kind = StreamingCells if self.single else SegmentCells
-        return kind(self, tokens, size, streams)
+        return kind(self, tokens, size, streams).extend
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add d + d_v for each exact key. A level of a tree is 2 STEPS products of its keys with a vector.
@@ -125,7 +127,7 @@ class Multipole(Centred):
         padded to the one with most exact keys, which adds half a cell where cells differ in size.
         """
         if self.single:
-            return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * (shape.d + shape.d_v))
+            return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * shape.per_pair)
         count, exact, pair = self.centres(size), float(self.exact_keys(size)), shape.d + shape.d_v
         if self.cells == "random":
             exact += min(exact, shape.l / (2 * count))

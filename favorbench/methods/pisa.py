@@ -9,46 +9,10 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, line_style
 from favorbench.methods.block_sparse import BlockSparse, SharedKeys
 from favorbench.methods.segments import Groups
-from favorbench.methods.summaries import Queries, Tokens, logits_of
+from favorbench.methods.summaries import Queries, logits_of
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked, scattered, to_backend_of
 from favorbench.numerics.logsum import Accumulator, Sums, attention_sums, with_ones
 from favorbench.parameters import whole
-
-
-@dataclass(frozen=True)
-class Pisa(BlockSparse):
-    """Chosen blocks exactly, all others by a Taylor expansion around their mean key.
-
-    Blocks are chosen as in block-sparse. The others enter with exp(x.c) and their mean value: order=0. order=1 adds the
-    first order of the values, sum_j x.(y_j - c) v_j over the keys of a block, which sums to 0 in the normaliser; as
-    released, its sum over all blocks is taken once, times the mean weight exp(x.c) of the blocks that are not chosen.
-    Li et al. 2026 ("PISA"), arXiv 2602.01077.
-    """
-
-    name = "pisa"
-    reference = "Li et al. 2026, arXiv 2602.01077"
-    description = "the blocks of keys with the best mean exactly, a Taylor expansion of all others"
-    look = line_style("C3", "--", "P", 5)
-    order: int = whole(0, 1, default=0)
-    convex = claim(lambda self: self.order == 0)
-    causal_safe = claim(lambda self: self.order == 0)
-
-    def summary(self, tokens: Tokens, size: int) -> SharedKeys:
-        return PisaSummary(self, tokens, size)
-
-    def _work(self, shape: Shape, size: int) -> float:
-        """Add the mean values of all blocks, and the slopes."""
-        groups, rows = self.groups_of(shape.n)
-        far = groups * rows * -(-shape.l // self.block_of(size)) * shape.d_v
-        slopes = self.order * (shape.l + groups * rows) * shape.d * shape.d_v
-        return super()._work(shape, size) + float(far + slopes)
-
-    def choice_multiplications(self, shape: Shape, size: int) -> float:
-        """Add the logits of all means; order 1 computes them twice."""
-        return super().choice_multiplications(shape, size) * (1 + (1 + self.order) * self.groups_of(shape.n)[1])
-
-    def pair_multiplications(self, shape: Shape, size: int) -> float:
-        return (1 + self.order) * super().pair_multiplications(shape, size)
 
 
 class PisaSummary(SharedKeys):
@@ -65,12 +29,12 @@ class PisaSummary(SharedKeys):
     @cached_property
     def log_counts(self) -> Array:
         """The log of the number of keys of each block."""
-        mean = self.keys.means.key
+        mean = self.keys.mean_key
         return array_namespace(mean).astype(to_backend_of(np.log(np.bincount(self.block_of)), mean), mean.dtype)
 
     def deviations(self, keys: slice) -> Array:
         """y_j - c of adjacent keys."""
-        mean = self.keys.means.key
+        mean = self.keys.mean_key
         centres = array_namespace(mean).take(mean, to_backend_of(self.block_of[keys], mean), axis=-2)
         return self.tokens.key[..., keys, :] - centres
 
@@ -94,7 +58,7 @@ class PisaSummary(SharedKeys):
         xp, (groups, index, log_counts) = array_namespace(queries.query), self.parts(queries)
         pairs = [
             (near, xp.broadcast_to(mean[..., None, :, :], (*near.shape[:-2], *mean.shape[-2:])))
-            for near, mean in zip(self.tokens_at(index), self.keys.means, strict=True)
+            for near, mean in zip(self.tokens_at(index), (self.keys.mean_key, self.keys.mean_value), strict=True)
         ]
         key, value = (xp.concat(list(pair), axis=-2) for pair in pairs)
         bias = xp.concat([self.padding(index), log_counts], axis=-1)[..., None, :]
@@ -106,7 +70,7 @@ class PisaSummary(SharedKeys):
 
     def far(self, groups: Groups, log_counts: Array) -> Array:
         """The log weight of each block, (..., groups, longest, blocks)."""
-        return groups.query @ self.keys.means.key.mT[..., None, :, :] + log_counts[..., None, :]
+        return groups.query @ self.keys.mean_key.mT[..., None, :, :] + log_counts[..., None, :]
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp, (groups, index, log_counts) = array_namespace(queries.query), self.parts(queries)
@@ -119,3 +83,37 @@ class PisaSummary(SharedKeys):
         share = xp.sum(xp.exp(far - peak), axis=-1, keepdims=True) / self.tokens.length
         values = xp.exp(logs - peak) + share * (queries.query @ self.deviations(keys).mT)
         return Features(values, xp.broadcast_to(peak, values.shape))
+
+
+@dataclass(frozen=True)
+class Pisa(BlockSparse):
+    """Chosen blocks exactly, all others by a Taylor expansion around their mean key.
+
+    Blocks are chosen as in block-sparse. The others enter with exp(x.c) and their mean value: order=0. order=1 adds the
+    first order of the values, sum_j x.(y_j - c) v_j over the keys of a block, which sums to 0 in the normaliser; as
+    released, its sum over all blocks is taken once, times the mean weight exp(x.c) of the blocks that are not chosen.
+    Li et al. 2026 ("PISA"), arXiv 2602.01077.
+    """
+
+    name = "pisa"
+    reference = "Li et al. 2026, arXiv 2602.01077"
+    description = "the blocks of keys with the best mean exactly, a Taylor expansion of all others"
+    look = line_style("C3", "--", "P", 5)
+    order: int = whole(0, 1, default=0)
+    summary = PisaSummary
+    convex = claim(lambda self: self.order == 0)
+    causal_safe = claim(lambda self: self.order == 0)
+
+    def _work(self, shape: Shape, size: int) -> float:
+        """Add the mean values of all blocks, and the slopes."""
+        groups, rows = self.groups_of(shape.n)
+        far = groups * rows * -(-shape.l // self.block_of(size)) * shape.d_v
+        slopes = self.order * (shape.l + groups * rows) * shape.d * shape.d_v
+        return super()._work(shape, size) + float(far + slopes)
+
+    def choice_multiplications(self, shape: Shape, size: int) -> float:
+        """Add the logits of all means; order 1 computes them twice."""
+        return super().choice_multiplications(shape, size) * (1 + (1 + self.order) * self.groups_of(shape.n)[1])
+
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return (1 + self.order) * super().pair_multiplications(shape, size)

@@ -1,7 +1,7 @@
 """Prefixes: some keys exactly, and another method or a map for the rest, with one normaliser."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.causal import rows_between
+from favorbench.attention.causal import chunk_multiplications, rows_between
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap
 from favorbench.maps.base import claim
@@ -17,15 +17,14 @@ from favorbench.methods.base import Method, Shape, Sizes, line_style
 from favorbench.methods.features import FromMap
 from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
-    StreamingSummary,
     Tokens,
-    causal_multiplications,
     logits_of,
 )
-from favorbench.numerics.arrays import Array, Features, array_namespace, largest, scattered
+from favorbench.numerics.arrays import Array, Features, array_namespace, largest, masked, scattered
 from favorbench.numerics.logsum import Accumulator, Sums, accumulate, attention_sums, joined, merge, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import whole
@@ -78,20 +77,29 @@ class ExactKeys(KeySummaryMethod):
 
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         for inner in self.inner.summaries(*self.rest(tokens, queries), sizes, streams):
-            yield with_exact(inner, lambda part: self.exact(tokens, part), tokens.value)
+            yield self.with_exact(tokens, inner)
+
+    def with_exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:
+        """Put the exact keys into a summary: inside a guard, which then judges the whole answer.
+
+        Outside of the guard, the exact keys would replace estimates in an answer that was chosen because of them: what
+        is left of a normaliser without them may have any sign.
+        """
+        if isinstance(inner, GuardedSummary):
+            return GuardedSummary.of(self.exact(tokens, inner.free), self.exact(tokens, inner.bound), tokens.value)
+        return self.exact(tokens, inner)
 
     def recent(self, size: int) -> int:
         return max(self.last, self.inner.recent(size))
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
         return self.inner.streaming(tokens, size, streams)
 
 
 for _claim in (
     "convex", "unbiased", "causal_safe", "random", "every_size", "exact_at_full_size", "arrays", "needs_positions",
     "needs_all_rows", "alternatives", "group", "first", "last", "features_per_size", "largest_size", "check",
-    "choice_multiplications", "num_features", "width", "chunk", "shared_block",
-    "summarised",
+    "choice_multiplications", "num_features", "width", "chunk", "shared_block", "summarised",
 ):  # fmt: skip
     setattr(ExactKeys, _claim, claim(attrgetter(f"inner.{_claim}")))
 
@@ -100,17 +108,6 @@ def _with_sums(base: type) -> list[str]:
     """The names of all methods that keep sums over keys."""
     names = [name] if isinstance(name := vars(base).get("name"), str) else []
     return names + [name for derived in base.__subclasses__() for name in _with_sums(derived)]
-
-
-def with_exact(inner: KeySummary, exact: Callable[[KeySummary], KeySummary], value: np.ndarray) -> KeySummary:
-    """Put exact keys into a summary with ``exact``: inside a guard, which then judges the whole answer.
-
-    Outside of the guard, the exact keys would replace estimates in an answer that was chosen because of them: what is
-    left of a normaliser without them may have any sign. value: of all keys, the exact ones too.
-    """
-    if isinstance(inner, GuardedSummary):
-        return GuardedSummary.of(exact(inner.free), exact(inner.bound), value)
-    return exact(inner)
 
 
 @dataclass(frozen=True)
@@ -126,8 +123,12 @@ class Sinks(ExactKeys):
     description = "the first n keys exactly, METHOD on the rest"
     first = claim(lambda self: self.n + self.inner.first)
 
+    def inside(self, shape: Shape) -> Shape:
+        """The sizes of the problem for the method inside."""
+        return shape._replace(l=shape.l - self.n)
+
     def largest_size(self, shape: Shape) -> int:
-        return self.inner.largest_size(shape._replace(l=shape.l - self.n))
+        return self.inner.largest_size(self.inside(shape))
 
     def check(self, sizes: Sizes, shape: Shape) -> None:
         if self.first >= shape.l:
@@ -137,7 +138,7 @@ class Sinks(ExactKeys):
                 f"{self.name}: size {sizes[-1]} given, allowed: at most the {self.largest_size(shape)} keys after the "
                 f"first {self.first}"
             )
-        self.inner.check(sizes, shape._replace(l=shape.l - self.n))
+        self.inner.check(sizes, self.inside(shape))
 
     def exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:
         return SinksSummary(tokens, self.n, inner)
@@ -146,9 +147,8 @@ class Sinks(ExactKeys):
         return tokens.part(slice(self.n, None)), queries.moved(self.n)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
-        inner = self.inner.multiplications(shape._replace(l=shape.l - self.n), size)
-        pairs = self.alternatives * float(shape.n * self.n * (shape.d + shape.d_v))
-        return None if inner is None else inner + pairs
+        inner = self.inner.multiplications(self.inside(shape), size)
+        return None if inner is None else inner + self.alternatives * float(shape.n * self.n * shape.per_pair)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return self.inner.pair_multiplications(shape, size) + float(shape.n * min(self.n, shape.l) * shape.d)
@@ -167,16 +167,14 @@ class SinksSummary:
         return merge(self.inner.sums(queries.moved(self.n)), first)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
-        xp, parts = array_namespace(queries.query), []
-        if keys.start < self.n:
-            parts.append(Features(None, logits_of(queries, self.tokens, slice(keys.start, min(keys.stop, self.n)))))
-        if keys.stop > self.n:
-            rest = slice(max(keys.start, self.n) - self.n, keys.stop - self.n)
-            parts.append(self.inner.kernel(queries.moved(self.n), rest))
-        values = None
-        if any(part.values is not None for part in parts):
-            values = xp.concat([xp.ones_like(p.log_scale) if p.values is None else p.values for p in parts], axis=-1)
-        return Features(values, xp.concat([part.log_scale for part in parts], axis=-1))
+        xp = array_namespace(queries.query)
+        first = logits_of(queries, self.tokens, slice(keys.start, min(keys.stop, self.n)))
+        if keys.stop <= self.n:
+            return Features(None, first)
+        rest = slice(max(keys.start, self.n) - self.n, keys.stop - self.n)
+        values, logs, _ = self.inner.kernel(queries.moved(self.n), rest)
+        values = None if values is None else xp.concat([xp.ones_like(first), values], axis=-1)
+        return Features(values, xp.concat([first, logs], axis=-1))
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class Window(ExactKeys):
         """Exact and estimated, for the keys of a block of queries: its windows, and the block itself."""
         inner = self.inner.multiplications(shape, size)
         if inner is None or shape.causal:
-            return None if inner is None else inner + float(shape.n * min(self.w, shape.l) * (shape.d + shape.d_v))
+            return None if inner is None else inner + float(shape.n * min(self.w, shape.l) * shape.per_pair)
         keys, blocks = min(self.w + BLOCK, shape.l), max(1, -(-shape.n // BLOCK))
         block = shape._replace(n=min(shape.n, BLOCK), l=keys)
         pairs = self.alternatives * float(shape.n * keys * (shape.d + 2 * shape.d_v))
@@ -230,8 +228,9 @@ class ExactInstead:
         """Which of these keys are exact for each query: (..., n, k)."""
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
-        exact = logits_of(queries, self.tokens, keys)
-        return exact_or_estimate(self.chosen(queries, keys), exact, self.inner.kernel(queries, keys))
+        xp, exact = array_namespace(queries.query), logits_of(queries, self.tokens, keys)
+        where, (values, logs, _) = self.chosen(queries, keys), self.inner.kernel(queries, keys)
+        return Features(None if values is None else xp.where(where, 1.0, values), xp.where(where, exact, logs))
 
 
 class WindowSummary(ExactInstead):
@@ -282,7 +281,7 @@ class Top(ExactKeys):
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         inner = self.inner.multiplications(shape, size)
-        pairs = self.alternatives * float(shape.n * shape.l * (2 * shape.d + 2 * shape.d_v))
+        pairs = self.alternatives * float(shape.n * shape.l * 2 * shape.per_pair)
         again = self.inner.pair_multiplications(shape, size) + self.inner.choice_multiplications(shape, size)
         return None if inner is None else inner + pairs + again
 
@@ -308,21 +307,11 @@ def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: sli
     exact, estimate = logits_of(queries, tokens, keys), inner.kernel(queries, keys)
     less = -xp.ones_like(exact) if estimate.values is None else -estimate.values
     values = xp.concat([less, xp.ones_like(exact)], axis=-1)
-    nothing = xp.full_like(exact, -xp.inf)
-    logs = [xp.where(where, log, nothing) for log in (estimate.log_scale, exact)]
+    logs = [masked(log, where) for log in (estimate.log_scale, exact)]
     both = accumulate(None, Features(values, xp.concat(logs, axis=-1)), xp.concat([right, right], axis=-2))
     # without a key there is no peak either: next to a peak of 0 everything else would vanish where logits are far below
     some = xp.any(where, axis=-1, keepdims=True)
-    return both._replace(log_peak=xp.where(some, both.log_peak, xp.full_like(both.log_peak, xp.finfo(exact.dtype).min)))
-
-
-def exact_or_estimate(where: Array, exact: Array, estimate: Features) -> Features:
-    """exp(x.y) where a flag is set, the estimate of the kernel elsewhere."""
-    xp = array_namespace(exact)
-    log_scale = xp.where(where, exact, estimate.log_scale)
-    if estimate.values is None:
-        return Features(None, log_scale)
-    return Features(xp.where(where, xp.ones_like(exact), estimate.values), log_scale)
+    return both._replace(log_peak=xp.where(some, both.log_peak, xp.finfo(exact.dtype).min))
 
 
 @dataclass(frozen=True)
@@ -347,15 +336,15 @@ class Nothing(KeySummaryMethod):
         for _ in sizes:
             yield NoKeys(tokens)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        return NoKeys(tokens)
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        return lambda stop: NoKeys(tokens)
 
     def num_features(self, size: int, head_dim: int) -> int:
         return 0
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Those of the chunk where attention is causal."""
-        return causal_multiplications(shape) if shape.causal else 0.0
+        return chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return 0.0
@@ -365,10 +354,6 @@ class NoKeys(NamedTuple):
     """K = 0 for all keys."""
 
     tokens: Tokens
-
-    def extend(self, stop: int) -> "NoKeys":
-        """The same: nothing is kept."""
-        return self
 
     def sums(self, queries: Queries) -> Sums:
         xp, like = array_namespace(queries.query), 0.0 * queries.query[..., :1]

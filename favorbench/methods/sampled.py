@@ -4,19 +4,21 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import device
 
+from favorbench.attention.causal import chunk_multiplications
 from favorbench.maps.base import claim
 from favorbench.methods.base import Shape, Sizes, line_style
 from favorbench.methods.summaries import (
+    GrowingSummary,
     KeySummary,
     KeySummaryMethod,
     Queries,
     Tokens,
-    causal_multiplications,
     first_in_order,
     logits_of,
 )
@@ -24,6 +26,27 @@ from favorbench.numerics.arrays import Array, Features, array_namespace, half_sq
 from favorbench.numerics.logsum import Accumulator, weighted_sums
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import positive
+
+
+class Sampled(NamedTuple):
+    """Indices of keys, (..., m), and the logs of their weights, (..., m)."""
+
+    index: Array
+    log_weight: Array
+
+
+def uniform_sample(tokens: Tokens, index: Array) -> Sampled:
+    """Keys that were drawn uniformly without replacement, each of weight l / m."""
+    count = index.shape[-1]
+    return Sampled(index, tokens.key[..., :count, 0] * 0.0 + math.log(tokens.length / max(count, 1)))
+
+
+def samples_by_share(shares: Array, uniforms: Array, counts: Sizes) -> Iterator[Sampled]:
+    """For each count (increasing) so many draws of keys by their shares p (..., l), each of weight 1 / (count p_j)."""
+    xp, index = array_namespace(shares), indices_by_share(shares, uniforms)
+    for count in counts:
+        drawn = index[..., :count]
+        yield Sampled(drawn, -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1)))
 
 
 @dataclass(frozen=True)
@@ -46,7 +69,7 @@ class SampledKeys(KeySummaryMethod):
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query and sampled key."""
-        return float(shape.n * size * (shape.d + shape.d_v)) + (causal_multiplications(shape) if shape.causal else 0.0)
+        return float(shape.n * size * shape.per_pair) + chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
@@ -56,53 +79,42 @@ class SampledKeys(KeySummaryMethod):
         if self.weights == "uniform":
             order = streams.draw(lambda rng: rng.permutation(tokens.length))
             for size in sizes:
-                yield SampleSummary.uniform(tokens, order[..., :size])
+                yield SampleSummary(tokens, *uniform_sample(tokens, order[..., :size]))
             return
         xp = array_namespace(tokens.value)
         uniforms = streams.draw(lambda rng: rng.random(sizes[-1]), tokens.value)
         norms = xp.sqrt(xp.vecdot(tokens.value, tokens.value))
-        norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, xp.ones_like(norms))
+        norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, 1.0)
         shares = norms / xp.sum(norms, axis=-1, keepdims=True)
-        index = indices_by_share(shares, uniforms)
-        for size in sizes:
-            drawn = index[..., :size]
-            yield SampleSummary.of(tokens, drawn, -xp.log(size * xp.take_along_axis(shares, drawn, axis=-1)))
+        for sample in samples_by_share(shares, uniforms, sizes):
+            yield SampleSummary(tokens, *sample)
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> "StreamingSample":
-        return StreamingSample(tokens, size, streams.draw(lambda rng: rng.permutation(tokens.length)))
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        """Return samples of the first keys: those that come first in one random order of all keys."""
+        order = streams.draw(lambda rng: rng.permutation(tokens.length))
 
+        def summary_of(stop: int) -> KeySummary:
+            seen = tokens.part(slice(0, stop))
+            return SampleSummary(seen, *uniform_sample(seen, first_in_order(order, stop)[..., :size]))
 
-class StreamingSample:
-    """A uniform sample of the first keys: those that come first in one random order of all keys."""
-
-    def __init__(self, tokens: Tokens, size: int, order: Array) -> None:
-        self.tokens, self.size, self.order = tokens, size, order
-
-    def extend(self, stop: int) -> KeySummary:
-        """The summary of the first ``stop`` keys."""
-        index = first_in_order(self.order, stop)[..., : self.size]
-        return SampleSummary.uniform(self.tokens.part(slice(0, stop)), index)
+        return summary_of
 
 
 @dataclass(frozen=True)
 class SampleSummary:
-    """K(x, y_j) = sum over the draws s of key j of exp(x.y_j + log_weight_s)."""
+    """K(x, y_j) = sum over the draws s of key j of exp(x.y_j + log_weight_s).
+
+    index, log_weight: of the sampled keys, (..., m).
+    """
 
     tokens: Tokens
-    sample: Tokens
-    log_weight: Array
     index: Array
+    log_weight: Array
 
-    @staticmethod
-    def of(tokens: Tokens, index: Array, log_weight: Array) -> "SampleSummary":
-        """From the indices (..., m) of the sampled keys and their weights (..., m)."""
-        return SampleSummary(tokens, Tokens(*(rows_at(a, index) for a in tokens)), log_weight, index)
-
-    @staticmethod
-    def uniform(tokens: Tokens, index: Array) -> "SampleSummary":
-        """From a uniform sample without replacement."""
-        some = tokens.key[..., : index.shape[-1], 0]
-        return SampleSummary.of(tokens, index, some * 0.0 + math.log(tokens.length / index.shape[-1]))
+    @cached_property
+    def sample(self) -> Tokens:
+        """The sampled keys and their values."""
+        return self.tokens.at(self.index)
 
     def sums(self, queries: Queries) -> Accumulator:
         return weighted_sums(queries.query @ self.sample.key.mT + self.log_weight[..., None, :], self.sample.value)
@@ -115,15 +127,8 @@ class SampleSummary:
         return Features(None, logits + xp.where(weight > 0, xp.log(xp.where(weight > 0, weight, 1.0)), -xp.inf))
 
 
-class Round(NamedTuple):
-    """One halving: the number of buckets, and of adjacent keys in each."""
-
-    buckets: int
-    width: int
-
-
-def rounds_of(length: int, size: int) -> list[Round]:
-    """The halvings that leave ``size`` of size 2^t <= length keys.
+def rounds_of(length: int, size: int) -> list[tuple[int, int]]:
+    """The halvings that leave ``size`` of size 2^t <= length keys: numbers of buckets, and of adjacent keys in each.
 
     The last has one bucket, each one before it four times as many, which halves the width, as long as it stays whole
     and even.
@@ -133,7 +138,7 @@ def rounds_of(length: int, size: int) -> list[Round]:
         total, buckets = size << (i + 1), 4**i
         while total % (2 * buckets):
             buckets //= 2
-        rounds.append(Round(buckets, total // buckets))
+        rounds.append((buckets, total // buckets))
     return rounds[::-1]
 
 
@@ -161,7 +166,7 @@ class Thinformer(KeySummaryMethod):
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each pair of keys in a bucket, and for each query and remaining key."""
         pairs = sum(buckets * width * width for buckets, width in rounds_of(shape.l, size))
-        return float((pairs + shape.n * size) * (shape.d + shape.d_v))
+        return float((pairs + shape.n * size) * shape.per_pair)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
@@ -175,7 +180,8 @@ class Thinformer(KeySummaryMethod):
         xp, uniforms = array_namespace(tokens.key), streams.draw(lambda rng: rng.random((2, tokens.length)))
         exact = Tokens(*(xp.astype(a, xp.float64, copy=False) for a in tokens))  # rounding would change choices
         for size in sizes:
-            yield SampleSummary.uniform(tokens, self.kept(exact, size, uniforms[..., 0, :], uniforms[..., 1, :]))
+            index = self.kept(exact, size, uniforms[..., 0, :], uniforms[..., 1, :])
+            yield SampleSummary(tokens, *uniform_sample(tokens, index))
 
     def kept(self, tokens: Tokens, size: int, choices: Array, flips: Array) -> Array:
         """Indices (..., m) of the remaining keys.
@@ -222,7 +228,7 @@ def halved(kernel: Array, uniform: Array, log_factor: float) -> Array:
     for i in range(norms.shape[-1]):
         largest = xp.maximum(largest, norms[..., i])
         limit = norms[..., i] * largest * log_factor
-        lean = xp.where(limit > 0, products[..., i] / xp.where(limit > 0, limit, xp.ones_like(limit)), 0 * limit)
+        lean = xp.where(limit > 0, products[..., i] / xp.where(limit > 0, limit, 1.0), 0.0)
         first = uniform[..., i] > 0.5 + 0.5 * lean
         products = products + (2 * xp.astype(first, inner.dtype) - 1)[..., None] * inner[..., i, :]
         kept.append(first)

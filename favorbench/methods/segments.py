@@ -123,7 +123,7 @@ class Groups(NamedTuple):
     def last(self, count: int) -> Segments:
         """The last ``count`` queries of each group; padding comes first where a group has fewer."""
         starts, ends = self.segments.places[:, :1], self.segments.places[:, -1:]
-        index = ends + 1 - count + np.arange(count)
+        index = ends + np.arange(1 - count, 1)
         return Segments(np.maximum(index, starts), index < starts)
 
     def in_sequence(self, sums: SomeSums) -> SomeSums:
@@ -188,9 +188,9 @@ class Nystromformer(Method):
         The singular value decomposition as in Golub & Van Loan, 21 m^3 operations.
         """
         if size >= shape.l:
-            return float(shape.n * shape.l * (shape.d + shape.d_v))
+            return float(shape.n * shape.l * shape.per_pair)
         cubes = 4.0 * self.steps if self.inverse == "newton" else 11.5
-        return float((shape.n + shape.l + size) * size * (shape.d + shape.d_v)) + cubes * size**3
+        return float((shape.n + shape.l + size) * size * shape.per_pair) + cubes * size**3
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
         """The matrix of landmarks, its inverse, and the intermediate results of a step."""
@@ -226,7 +226,7 @@ class Lara(KeySummaryMethod):
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """m (d + d_v) for each query and key, and m^2 d for the proposals."""
-        return float((shape.n + shape.l) * size * (shape.d + shape.d_v) + size * size * shape.d)
+        return float((shape.n + shape.l) * size * shape.per_pair + size * size * shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * size)

@@ -28,13 +28,13 @@ STEPS = 3  # power iterations for a principal direction, from the coordinate tha
 def spread_of(cells: Cells) -> Array:
     """The mean squared distance of the keys of each cell to their mean, (..., m), above 0."""
     xp, spread = array_namespace(cells.key), array_namespace(cells.key).sum(cells.variance, axis=-1)
-    return xp.where(spread > 0, spread, xp.full_like(spread, xp.finfo(spread.dtype).smallest_normal))
+    return xp.where(spread > 0, spread, xp.finfo(spread.dtype).smallest_normal)
 
 
 def _log(a: Array) -> Array:
     """The logarithm; that of the smallest number for 0."""
     xp = array_namespace(a)
-    return xp.log(xp.where(a > 0, a, xp.full_like(a, xp.finfo(a.dtype).smallest_normal)))
+    return xp.log(xp.where(a > 0, a, xp.finfo(a.dtype).smallest_normal))
 
 
 def near_cells(scores: Array, counts: Array, keys: int, exact: int) -> Array:
@@ -62,7 +62,7 @@ def tree_cells(key: Array, count: int) -> Array:
         nodes = Segments.between(cuts * length // count)
         padding = to_backend_of(nodes.padding, key)
         along = _along_principal_direction(nodes.rows(rows_at(key, order)), nodes.padding)
-        rank = xp.argsort(xp.where(padding, xp.full_like(along, xp.inf), along), axis=-1)
+        rank = xp.argsort(xp.where(padding, xp.inf, along), axis=-1)
         places = nodes.in_sequence((rank + to_backend_of(nodes.places[:, :1], key))[..., None])[..., 0]
         order = xp.take_along_axis(order, places, axis=-1)
         cuts = np.union1d(cuts, (cuts[1:] + cuts[:-1]) // 2)
@@ -81,7 +81,7 @@ def _along_principal_direction(keys: Array, padding: np.ndarray) -> Array:
     for _ in range(STEPS):
         direction = along.mT @ keys
         longest = xp.max(xp.abs(direction), axis=-1, keepdims=True)
-        along = keys @ (direction / xp.where(longest > 0, longest, xp.ones_like(longest))).mT
+        along = keys @ (direction / xp.where(longest > 0, longest, 1.0)).mT
     return along[..., 0]
 
 
@@ -120,10 +120,9 @@ class SharedCells:
 
     def sums(self, queries: Queries) -> Sums:
         """One attention over the keys of near cells and the centroids of all others."""
-        xp, (groups, rows) = array_namespace(queries.query), self._groups(queries)
+        groups, rows = self._groups(queries)
         index, bias = self._entries(self._near(groups))
-        places = xp.reshape(index, (*index.shape[:-2], -1))
-        both = xp.reshape(rows_at(self.table, places), (*index.shape, -1))
+        both = rows_at(self.table, index)
         key, value = both[..., : queries.query.shape[-1]], both[..., queries.query.shape[-1] :]
         sums = groups.in_sequence(attention_sums(groups.query, key, value, bias[..., None, :]))
         return type(sums)(*(part[..., rows, :] for part in sums))
@@ -171,7 +170,7 @@ class SharedCells:
         if xp.any((shares == 0) & (counts > 0)):  # underflow: sums relative to their largest term
             logits -= xp.log(normaliser)
             most = xp.max(logits, axis=-2, keepdims=True)
-            most = xp.where(xp.isinf(most), xp.zeros_like(most), most)
+            most = xp.where(xp.isinf(most), 0.0, most)
             scores = (_log(xp.sum(zeroed(xp.exp(logits - most), present), axis=-2, keepdims=True)) + most)[..., 0, :]
         keys = xp.astype(xp.where(counts > 0, counts, 1), weights.dtype)
         scores = scores + xp.log(spread_of(self.cells)[..., None, :] / keys)
@@ -183,8 +182,8 @@ class SharedCells:
         starts = xp.cumulative_sum(counts, axis=-1) - counts
         centroids = self.first_centroid + xp.arange(counts.shape[-1], device=device(near))
         logs = self.cells.log_count[..., None, :]
-        logs = xp.where(near, xp.zeros_like(logs), logs)
-        starts, counts = xp.where(near, starts, centroids), xp.where(near, counts, xp.ones_like(counts))
+        logs = xp.where(near, 0.0, logs)
+        starts, counts = xp.where(near, starts, centroids), xp.where(near, counts, 1)
         per_block = xp.sum(counts, axis=-1, keepdims=True)
         filled = xp.arange(int(xp.max(per_block)), device=device(near)) < per_block
         starts, counts, logs = (xp.reshape(part, (-1,)) for part in (starts, counts, logs))

@@ -6,7 +6,7 @@ exact on a part of the keys and estimate the rest, with one normaliser: see ``me
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from favorbench.attention.causal import CHUNK, chunks, rows_between
 from favorbench.errors import InputError
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
-from favorbench.numerics.arrays import Array, Features, array_namespace, as_like
+from favorbench.numerics.arrays import Array, Features, array_namespace, as_like, rows_at
 from favorbench.numerics.logsum import Sums, attention_sums, joined, log_sum, merge, quotient, tiles
 from favorbench.numerics.streams import Streams
 
@@ -33,6 +33,10 @@ class Tokens(NamedTuple):
     def part(self, where: slice) -> "Tokens":
         """Adjacent tokens."""
         return Tokens(self.key[..., where, :], self.value[..., where, :])
+
+    def at(self, index: Array) -> "Tokens":
+        """The tokens at indices (..., m), or (..., a, b)."""
+        return Tokens(rows_at(self.key, index), rows_at(self.value, index))
 
 
 class Queries(NamedTuple):
@@ -75,12 +79,8 @@ class KeySummary(Protocol):
         ...
 
 
-class StreamingSummary(Protocol):
-    """A summary of the first keys of a sequence, which grows: nothing in it depends on later keys."""
-
-    def extend(self, stop: int) -> KeySummary:
-        """The summary of the first ``stop`` keys, stop increasing from one call to the next."""
-        ...
+#: Gives the summary of the first ``stop`` keys, stop increasing from one call to the next.
+GrowingSummary = Callable[[int], KeySummary]
 
 
 class KeySummaryMethod(Method):
@@ -90,8 +90,11 @@ class KeySummaryMethod(Method):
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         """Yield a summary for each size (increasing). queries: all later ones, for parameters fitted to them."""
 
-    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> StreamingSummary:
-        """Return a summary that grows with the sequence, for causal attention. Raises InputError if there is none."""
+    def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:
+        """Return a summary that grows with the sequence, for causal attention. Raises InputError if there is none.
+
+        Nothing in it depends on later keys.
+        """
         raise InputError(f"method {self.name!r} uses the whole sequence and cannot be causal")
 
     def num_features(self, size: int, head_dim: int) -> int:
@@ -139,24 +142,25 @@ class KeySummaryMethod(Method):
         sizes = sizes if self.every_size else sizes[-1:]
         if problem.causal:
             copies = zip(sizes, streams.for_sizes(len(sizes)), strict=True)
-            answers = ((self._causal(tokens, queries, size, rngs), self.num_features(size, d)) for size, rngs in copies)
+            answers = ((self.num_features(size, d), self._causal(tokens, queries, size, rngs)) for size, rngs in copies)
         else:
-            summaries = zip(self.summaries(tokens, queries, sizes, streams), sizes, strict=True)
+            summaries = zip(sizes, self.summaries(tokens, queries, sizes, streams), strict=True)
             answers = (
-                (self._whole(summary, tokens, queries, size), self.num_features_of(summary, size, d))
-                for summary, size in summaries
+                (self.num_features_of(summary, size, d), self._sums(summary, tokens, queries, size))
+                for size, summary in summaries
             )
-        for size, (parts, features) in zip(sizes, answers, strict=True):
+        for size, (features, parts) in zip(sizes, answers, strict=True):
+            # these arrays live until the next ones are there: freed before, their pages would be taken anew each time
             outputs, normalisers = zip(*map(quotient, parts), strict=True)
             yield Estimate(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
 
-    def _whole(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Sums]:
-        for rows in tiles(queries.query.shape[-2], self.width(size, tokens.length), queries.query, self.group):
-            yield summary.sums(queries.part(rows))
+    def _sums(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Sums]:
+        rows = tiles(queries.length, self.width(size, tokens.length), queries.query, self.group)
+        return map(summary.sums, map(queries.part, rows))
 
     def _causal(self, tokens: Tokens, queries: Queries, size: int, streams: Streams) -> Iterator[Sums]:
         """Sum over past keys through the summary, and over the present chunk, first and last keys exactly."""
-        state, known = self.streaming(tokens.part(slice(self.first, None)), size, streams), self.first
+        summary_of, known = self.streaming(tokens.part(slice(self.first, None)), size, streams), self.first
         summary, xp = None, array_namespace(queries.query)
         biases: dict[tuple[int, int, bytes], Array] = {}  # most chunks see their keys alike
         for past, chunks_after in itertools.groupby(  # the past ends before all windows of the chunk
@@ -166,10 +170,10 @@ class KeySummaryMethod(Method):
             group, exact = list(chunks_after), []
             later = queries.part(rows_between(queries.positions, group[0].start, group[-1].stop))
             if past > known:
-                summary, known = state.extend(past - self.first), past
+                summary, known = summary_of(past - self.first), past
             kept = (slice(0, min(self.first, group[-1].stop)), slice(known, group[-1].stop))
             near = Tokens(*(xp.concat([a[..., part, :] for part in kept], axis=-2) for a in tokens))
-            index = np.concatenate([np.arange(part.start, part.stop) for part in kept])
+            index = np.r_[kept]
             for chunk in group:
                 present = later.part(rows_between(later.positions, chunk.start, chunk.stop))
                 if present.length == 0:
@@ -198,9 +202,3 @@ def logits_of(queries: Queries, tokens: Tokens, keys: slice) -> Array:
 def first_in_order(order: Array, count: int) -> Array:
     """The numbers below ``count`` of a permutation (..., l), in its order: (..., count)."""
     return array_namespace(order).reshape(order[order < count], (*order.shape[:-1], count))
-
-
-def causal_multiplications(shape: Shape, last: int = 0) -> float:
-    """Multiplications of the exact part of causal attention: half a chunk and the window before it, for each query."""
-    pairs = shape.n * min(CHUNK + last, shape.l)
-    return float(pairs * (shape.d + shape.d_v))

@@ -190,11 +190,11 @@ def to_backend_of(host: np.ndarray, other: Array) -> Array:
 
 
 def rows_at(rows: Array, index: Array) -> Array:
-    """The rows (..., l, c) at an index (..., m): (..., m, c). Whole rows are copied, not entry by entry."""
+    """The rows (..., l, c) at indices (..., m), or (..., a, b): (..., m, c). Whole rows are copied, not entries."""
     xp, (*leading, length, columns) = array_namespace(rows), rows.shape
     if leading:
         first = length * xp.arange(math.prod(leading), device=device(index))
-        index = index + xp.reshape(first, (*leading, 1))
+        index = index + xp.reshape(first, (*leading, *(1,) * (index.ndim - len(leading))))
     taken = xp.take(xp.reshape(rows, (-1, columns)), xp.reshape(index, (-1,)), axis=0)
     return xp.reshape(taken, (*index.shape, columns))
 
@@ -202,7 +202,7 @@ def rows_at(rows: Array, index: Array) -> Array:
 def masked(logits: Array, seen: Array) -> Array:
     """The logits where a flag is set, and -inf elsewhere."""
     xp = array_namespace(logits)
-    return xp.where(seen, logits, xp.full_like(logits, -xp.inf))
+    return xp.where(seen, logits, -xp.inf)
 
 
 def softmax(logits: Array) -> Array:

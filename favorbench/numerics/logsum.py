@@ -138,7 +138,7 @@ def query_sums(blocks: Sequence[Features], summaries: Sequence[Accumulator], siz
     xp = array_namespace(rights[0])
     if float(xp.finfo(rights[0].dtype).max) < 1e5:  # a float, as 1e5 is beyond float16
         largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
-        rights = [right / xp.where(largest > 0, largest, xp.ones_like(largest)) for right in rights]
+        rights = [right / xp.where(largest > 0, largest, 1.0) for right in rights]
     if all(near_zero(log_peak) for log_peak in log_peaks):
         rights = [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
     else:
@@ -168,7 +168,7 @@ def _peak(blocks: Sequence[Features]) -> Array:
     shared = all(block.log_scale.shape[-1] == 1 for block in blocks)
     if not shared and near_zero(peak):
         return xp.zeros_like(peak)
-    return xp.where(xp.isfinite(peak), peak, xp.zeros_like(peak))
+    return xp.where(xp.isfinite(peak), peak, 0.0)
 
 
 def near_zero(log: Array) -> bool:
