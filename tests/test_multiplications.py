@@ -89,7 +89,8 @@ SPECS = [
     *(member.name for member in METHODS), "clusters(order=2)", "clusters(lloyd=3)", "multipole(exact=0.25)",
     *(f"{prefix.prefix}(8):{inside}" for prefix in PREFIXES for inside in ("clusters", "multipole", "trig")),
     "sinks(4):window(64):clusters", "top(8):sampled-keys", "top(8):thinformer", "top(8):clusters(order=2)",
-    "taylor-1", "taylor-2", "sampled-keys", "sampled-keys(weights='values')",
+    "window(64):top(8):clusters", "top(8):top(4):sampled-keys", "taylor-1", "taylor-2", "sampled-keys",
+    "sampled-keys(weights='values')",
 ]  # fmt: skip
 
 

@@ -276,6 +276,13 @@ class Top(ExactKeys):
     def width(self, size: int, length: int) -> int:
         return max(length, self.inner.width(size, length))
 
+    def choice_multiplications(self, shape: Shape, size: int) -> float:
+        """Logits of every pair."""
+        return self.inner.choice_multiplications(shape, size) + float(shape.n * shape.l * shape.d)
+
+    def pair_multiplications(self, shape: Shape, size: int) -> float:
+        return self.inner.pair_multiplications(shape, size) + float(shape.n * shape.l * shape.d)
+
     def exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:
         return TopSummary(tokens, min(self.k, tokens.length), inner)
 
