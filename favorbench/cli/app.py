@@ -223,7 +223,7 @@ def print_result(
 
 def say(text: str) -> None:
     """Print a line on stderr; keys of the library become flags."""
-    from favorbench.console.terminal import message
+    from favorbench.console import message
 
     message(with_flags(text))
 
