@@ -15,7 +15,7 @@ import sys
 import warnings
 from typing import NoReturn
 
-import typer
+import typer.main
 
 # In the order of --help:
 # isort: off
@@ -72,7 +72,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
         if code == 130:  # Typer's exit code of a KeyboardInterrupt
             raise KeyboardInterrupt
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code or 0)
     except BaseException as error:
         if debug and not isinstance(error, SystemExit):
             raise
@@ -148,5 +148,4 @@ def _given(error: BaseException, arguments: list[str]) -> str:
 
 
 def _command(arguments: list[str]) -> str:
-    names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
-    return f"{arguments[0]} " if arguments and arguments[0] in names else ""
+    return f"{arguments[0]} " if arguments and arguments[0] in typer.main.get_group(app).commands else ""

@@ -80,14 +80,7 @@ def _write(formatter: Any, sections: dict[str, list[Any]]) -> None:
                 formatter.write_dl(records)
 
 
-class _App(typer.Typer):
-    """Commands whose --help has headings. panel: the heading of the command itself."""
-
-    def command(self, name: str | None = None, *, panel: str = MEASURE, **settings: Any) -> Any:
-        return super().command(name, cls=_Command, rich_help_panel=panel, **settings)
-
-
-app = _App(
+app = typer.Typer(
     name="favorbench",
     cls=_Group,
     help="Measure how well estimators of softmax attention replace it, on your queries and keys or in your model.",
@@ -95,6 +88,11 @@ app = _App(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def command(heading: str, name: str | None = None) -> Any:
+    """Declare a command. heading: where the --help of favorbench lists it."""
+    return app.command(name, cls=_Command, rich_help_panel=heading)
 
 
 def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskCluster | None":
@@ -106,7 +104,7 @@ def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskClus
     if origin == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
         origin = "FAVORBENCH_CLUSTER"
     resolved = DaskCluster(cluster, origin, say)  # imports Dask, which sets log levels
-    for name in ["distributed", "tornado", "asyncio", *logging.root.manager.loggerDict]:
+    for name in [*logging.root.manager.loggerDict]:
         if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # we report losses in one line
             logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="distributed")  # we compare the versions
@@ -115,8 +113,7 @@ def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskClus
 
 def typed_parameters(context: typer.Context) -> set[str]:
     """The parameters that were given on the command line, and not by a default or the environment."""
-    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in context.params}
-    return {name for name, source in sources.items() if source == "COMMANDLINE"}
+    return {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
 
 
 def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | DaskCluster":
@@ -267,8 +264,7 @@ def flags() -> dict[str, str]:
 
     Call it from inside a command, when all commands are declared.
     """
-    commands: Any = typer.main.get_command(app)
-    options = (option for command in commands.commands.values() for option in command.params)
+    options = (option for command in typer.main.get_group(app).commands.values() for option in command.params)
     return {option.name: option.opts[0] for option in options if option.opts[0].startswith("-")}
 
 
@@ -288,15 +284,14 @@ def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, hig
     """Parse a list of numbers from ``low`` to ``high`` with commas, and sort it. Raises ScenarioError."""
     from favorbench.registry import split_list
 
-    return sorted({_number(flag, part, kind, low, high, "{}s from {} to {}, with commas") for part in split_list(text)})
+    return sorted({number(flag, part, kind, low, high, "{}s from {} to {}, with commas") for part in split_list(text)})
 
 
-def number(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> Any:
-    """Parse one number from ``low`` to ``high``. Raises ScenarioError."""
-    return _number(flag, text, kind, low, high, "one {} from {} to {}")
-
-
-def _number(flag: str, text: str, kind: type[int] | type[float], low: float, high: float, allowed: str) -> Any:
+def number(
+    flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9,
+    allowed: str = "one {} from {} to {}",
+) -> Any:  # fmt: skip
+    """Parse one number from ``low`` to ``high``. allowed: for the message. Raises ScenarioError."""
     try:
         value = kind(text)
     except ValueError:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from favorbench.cli import options
-from favorbench.cli.app import CHOOSE, app, names, number, numbers, print_json, print_result, resumable, say, show
+from favorbench.cli.app import CHOOSE, command, names, number, numbers, print_result, resumable, say
 from favorbench.cli.options import (
     COMPUTING,
     DRAWS,
@@ -27,14 +27,14 @@ from favorbench.cli.options import (
 from favorbench.errors import ScenarioError
 
 
-@app.command(panel=CHOOSE)
+@command(CHOOSE)
 def capture(
     model: Annotated[str, and_also(options.MODEL, "Or module:function that returns (model, inputs).")],
     more: MoreTexts = None,
     text: Texts = None,
     length: Annotated[int | None, options.TOKENS] = None,
     layers: Annotated[str | None, option(TEXTS, help="Only these layers, e.g. 0,5.")] = None,
-    heads: Annotated[str | None, option(TEXTS, "--heads", help="Only these heads of each layer, e.g. 0,3.")] = None,
+    heads: Annotated[str | None, option(TEXTS, help="Only these heads of each layer, e.g. 0,3.")] = None,
     last: Annotated[
         int | None,
         option(TEXTS, min=1, help="Causal layers: keep only this many last queries, and the keys before them."),
@@ -76,12 +76,10 @@ def capture(
         )  # fmt: skip
     file = shlex.quote(str(out))
     next_command = f"favorbench sweep --inputs {file}" if gradients else f"favorbench recommend {file}"
-    if as_json:
-        print_json({"file": out, "next": next_command, **captured.meta, "layers": captured.layers})
-        return
-    show([capture_section(captured, out, next_command)])
+    data = {"file": out, "next": next_command, **captured.meta, "layers": captured.layers}
+    print_result(as_json, data, [capture_section(captured, out, next_command)])
     shortest = captured.meta["texts"][0]["tokens"]
-    if texts and not quiet and shortest < (length or LENGTH) and (len(texts) > 1 or length):
+    if texts and not quiet and not as_json and shortest < (length or LENGTH) and (len(texts) > 1 or length):
         say(f"the shortest text has {shortest} tokens: all are cut to this length")
 
 
@@ -94,7 +92,7 @@ def _old_name(value: bool) -> None:
         say("--heads is now --single-heads, which is the default; the old name goes in version 0.4")
 
 
-@app.command(panel=CHOOSE)
+@command(CHOOSE)
 def model(
     model: Annotated[str, and_also(options.MODEL, "Or module:function that returns (model, inputs).")],
     more: MoreTexts = None,

@@ -30,34 +30,26 @@ def and_also(option: Any, more: str) -> Any:
 
 Text = str | None  # as it was typed: a scenario parses it
 
-MAPS = option(
-    ESTIMATORS, "--maps", help="Feature maps, e.g. positive,trig or my_module:MyMap.", autocompletion=complete.maps
-)
+MAPS = option(ESTIMATORS, help="Feature maps, e.g. positive,trig or my_module:MyMap.", autocompletion=complete.maps)
 METHODS = option(
     ESTIMATORS,
-    "--methods",
     help="Other estimators, e.g. clusters,multipole or sinks(4):clusters or my_module:my_attention.",
     autocompletion=complete.methods,
 )
-SAMPLERS = option(
-    ESTIMATORS, "--samplers", help="Samplers of the maps, e.g. iid,orthogonal.", autocompletion=complete.samplers
-)
+SAMPLERS = option(ESTIMATORS, help="Samplers of the maps, e.g. iid,orthogonal.", autocompletion=complete.samplers)
 SIZES = option(ESTIMATORS, "-R", "--num-projections", help="Sizes: projections R of maps, m of methods, e.g. 64,256.")
 LENGTHS = option(INPUT, "-L", "--seq-len", help="Lengths, e.g. 1024,4096.")
 INPUTS = option(
     INPUT,
-    "--inputs",
     help="gaussian, gaussian(std=0.5), sphere, minilm, or q, k, v in PATH.npz, PATH.safetensors or a folder.",
     autocompletion=complete.inputs,
 )
-RUN = typer.Argument(help="A run directory, e.g. results/quick.", show_default=False, autocompletion=complete.runs)
 TIMED_RUN = typer.Argument(
-    help="A run directory whose estimators are timed, e.g. results/quick.", show_default=False,
+    help="A run directory whose estimators are timed, e.g. results/quick.",
     autocompletion=complete.runs,
 )  # fmt: skip
-OTHER_RUN = typer.Argument(help="Another run to compare with.", show_default=False, autocompletion=complete.runs)
+OTHER_RUN = typer.Argument(help="Another run to compare with.", autocompletion=complete.runs)
 RUN_OUT = option(OUTPUT, "--out", "-o", help="Run directory.")
-SINGLE_HEADS = option(None, help="Show these heads only, one by one, e.g. L0H1,L5H0.", show_default=False)
 MODEL = typer.Argument(help="minilm, smollm2, a model's folder, a .gguf file, or an id of the hub.")
 
 Sizes = Annotated[str, SIZES]
@@ -76,35 +68,25 @@ Causal = Annotated[
         help="A query sees the keys up to its own position only.  [default: as a file of heads declares]",
     ),
 ]
-Heads = Annotated[Text, option(INPUT, "--heads", help="Only these heads of a file, e.g. L0H1,L5H0.")]
-SingleHeads = Annotated[Text, SINGLE_HEADS]
-Repeats = Annotated[int, option(DRAWS, "--repeats", min=3, max=1000, help="Interleaved runs of each.")]
-BACKEND = option(
-    COMPUTING, "--backend", help="Array library: numpy or torch.", autocompletion=complete.words("numpy", "torch")
-)
-DEVICE = option(
-    COMPUTING, "--device", help="Device of torch: cpu, cuda or cuda:N.", autocompletion=complete.words("cpu", "cuda")
-)
+Heads = Annotated[Text, option(INPUT, help="Only these heads of a file, e.g. L0H1,L5H0.")]
+SingleHeads = Annotated[Text, option(None, help="Show these heads only, one by one, e.g. L0H1,L5H0.")]
+Repeats = Annotated[int, option(DRAWS, min=3, max=1000, help="Interleaved runs of each.")]
+BACKEND = option(COMPUTING, help="Array library: numpy or torch.", autocompletion=complete.words("numpy", "torch"))
+DEVICE = option(COMPUTING, help="Device of torch: cpu, cuda or cuda:N.", autocompletion=complete.words("cpu", "cuda"))
 FigureOut = Annotated[Path | None, option(OUTPUT, "--out", "-o", help="Also draw the figure, into this directory.")]
 
-Texts = Annotated[list[Path] | None, option(TEXTS, "--text", metavar="FILE...", help="Texts, one input each.")]
+Texts = Annotated[list[Path] | None, option(TEXTS, metavar="FILE...", help="Texts, one input each.")]
 MoreTexts = Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True)]
 TOKENS = option(TEXTS, "-L", "--length", help="Tokens of each text, at most.  [default: 512]", metavar="<int>")
 RemoteCode = Annotated[bool, option(TEXTS, "--trust-remote-code", help="Run Python code that comes with the model.")]
 
 Json = Annotated[bool, option(OUTPUT, "--json", help="Print the result as JSON on stdout.")]
-EXACT_HEADS = option(ESTIMATORS, "--exact-heads", metavar="<heads>", help="Heads that stay exact, e.g. L7H6-8,L18H0.")
+EXACT_HEADS = option(ESTIMATORS, metavar="<heads>", help="Heads that stay exact, e.g. L7H6-8,L18H0.")
 
 Quiet = Annotated[bool, option(OUTPUT, "--quiet", "-q", help="Print errors and results only.")]
 
-
-def _metric(panel: str | None) -> Any:
-    return option(panel, "--metric", help="A metric; see `favorbench list metrics`.", autocompletion=complete.metrics)
-
-
-Metric = Annotated[str, _metric(None)]
-TARGET_METRIC = _metric(TARGET)
-RunPath = Annotated[Path, RUN]
+Metric = Annotated[str, option(None, help="A metric; see `favorbench list metrics`.", autocompletion=complete.metrics)]
+RunPath = Annotated[Path, typer.Argument(help="A run directory, e.g. results/quick.", autocompletion=complete.runs)]
 Workers = Annotated[int, option(COMPUTING, min=1, max=1024, help="Processes; the rows are the same for any number.")]
 Cluster = Annotated[
     str | None,

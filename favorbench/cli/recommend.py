@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import CHOOSE, app, interrupted, print_result, resolve_cluster, say
+from favorbench.cli.app import CHOOSE, command, interrupted, print_result, resolve_cluster, say
 from favorbench.cli.options import (
     INPUT,
     TARGET,
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
 
 
-@app.command(panel=CHOOSE)
+@command(CHOOSE)
 def recommend(
     inputs: Annotated[
         str | None,
         typer.Argument(
             help="PATH.npz or PATH.safetensors with q, k, v; minilm, gaussian. Not with --model.",
-            show_default=False,
             autocompletion=complete.inputs,
         ),
     ] = None,
@@ -52,17 +51,19 @@ def recommend(
     ] = None,
     text: Annotated[
         list[Path] | None,
-        option(TEXTS, "--text", metavar="FILE...", help="With --model: files, split into texts of -L tokens."),
+        option(TEXTS, metavar="FILE...", help="With --model: files, split into texts of -L tokens."),
     ] = None,
     target: Annotated[
         float, option(TARGET, help="The largest error; for cosine, skill and top1 the smallest value.")
     ] = 0.1,
     metric: Annotated[
         str | None,
-        and_also(
-            options.TARGET_METRIC,
-            "With --model: embedding_loss (1 - cosine), delta_nll (nats per token), kl or top1.  "
+        option(
+            TARGET,
+            help="A metric; see `favorbench list metrics`. With --model: embedding_loss (1 - cosine), delta_nll (nats "
+            "per token), kl or top1.  "
             "[default: relative_error; embedding_loss of encoders, delta_nll of language models]",
+            autocompletion=complete.metrics,
         ),
     ] = None,
     by: Annotated[

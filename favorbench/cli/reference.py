@@ -9,8 +9,8 @@ import typer
 from favorbench.cli import complete
 from favorbench.cli.app import (
     REFERENCE,
-    app,
     check_maps,
+    command,
     echo,
     numbers,
     print_json,
@@ -38,7 +38,7 @@ from favorbench.errors import ScenarioError
 WITH_PAPERS = ["maps", "samplers", "methods", "baselines"]
 
 
-@app.command("list", panel=REFERENCE)
+@command(REFERENCE, "list")
 def list_(
     what: Annotated[
         Literal["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"] | None,
@@ -73,11 +73,11 @@ def _names(members: list[dict[str, Any]]) -> str:
     return ", ".join(member["name"] for member in members)
 
 
-@app.command(panel=REFERENCE)
+@command(REFERENCE)
 def theory(
     map: Annotated[
         str,
-        typer.Argument(help="A feature map, e.g. positive.", show_default=False, autocompletion=complete.maps),
+        typer.Argument(help="A feature map, e.g. positive.", autocompletion=complete.maps),
     ],
     sampler: Annotated[str, typer.Argument(help="A sampler.", autocompletion=complete.samplers)] = "iid",
     head_dim: Annotated[int, option(INPUT, "-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
@@ -117,7 +117,7 @@ def theory(
     print_result(as_json, result._asdict() | {"files": files}, [theory_section(result)], files)
 
 
-@app.command(panel=REFERENCE)
+@command(REFERENCE)
 def verify(
     subjects: Annotated[
         list[str] | None,
@@ -125,7 +125,6 @@ def verify(
             help="MAP (under all samplers), SAMPLER (with all maps), MAP/SAMPLER or METHOD, also module:object.  "
             "[default: all methods, all maps under iid and orthogonal, all samplers with trig, phase, positive and "
             "hyperbolic]",
-            show_default=False,
             autocompletion=complete.subjects,
         ),
     ] = None,
@@ -166,7 +165,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command(panel=REFERENCE)
+@command(REFERENCE)
 def reproduce(
     context: typer.Context,
     figure: Annotated[

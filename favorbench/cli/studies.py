@@ -7,9 +7,10 @@ import typer
 
 from favorbench.cli import complete, options
 from favorbench.cli.app import (
-    app,
+    MEASURE,
     check_device,
     check_maps,
+    command,
     interrupted,
     names,
     numbers,
@@ -42,14 +43,13 @@ if TYPE_CHECKING:
     from favorbench.studies.kernel.study import PointSet
 
 
-@app.command()
+@command(MEASURE)
 def audit(
     implementations: Annotated[
         list[str],
         typer.Argument(
             help="performer-pytorch, a method, or module:function of (q, k, v[, omega]) or of (query, key, value, "
             "size, rng).",
-            show_default=False,
             autocompletion=complete.methods,
         ),
     ],
@@ -88,7 +88,7 @@ def audit(
         say(f"saved in {path}: see favorbench table and favorbench plot {path}")
 
 
-@app.command()
+@command(MEASURE)
 def kernel(
     name: Annotated[
         str,
@@ -104,7 +104,6 @@ def kernel(
             ESTIMATORS,
             help="gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
             "explicit.  [default: gaussian trig,phase; softmax positive,trig; others all]",
-            show_default=False,
             autocompletion=complete.maps,
         ),
     ] = None,
@@ -173,7 +172,7 @@ def _points(path: str | None, count: int | None, head_dim: int | None, scale: fl
     return points_of_file(path, count, scale, seed)
 
 
-@app.command()
+@command(MEASURE)
 def speed(
     context: typer.Context,
     run: Annotated[Path | None, options.TIMED_RUN] = None,
