@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -125,24 +125,20 @@ def recommend(
     from favorbench.studies.recommend.study import Interrupted
     from favorbench.studies.recommend.study import recommend as run_recommend
 
-    keys: dict[str, Any] = {"head_dim": head_dim, "layout": layout, "seq_len": seq_len, "seed": seed}
-    keys |= {"scale": scale} if scale != 1 else {}
-    keys |= {"num_projections": sizes} if sizes is not None else {}
     positional = [Path(inputs)] if inputs and text else []  # --text a b c: click takes b and c for arguments
     texts = [*(text or []), *positional, *(more or [])]
     if (inputs is None and model is None and not texts) or (more and not text):
         given = f"{inputs} {more[0]}" if more else "nothing"
         raise ScenarioError(f"{given} given, allowed: one file or name of inputs, or --model MODEL --text FILE...")
-    title, unit = (
-        (f"recommend {inputs}", "heads") if model is None else (f"recommend {Path(model).name}", "measurements")
-    )
+    name, unit = (inputs, "heads") if model is None else (Path(model).name, "measurements")
     try:
-        with console.progress(title, quiet, unit) as bar:
+        with console.progress(f"recommend {name}", quiet, unit) as bar:
             report = bar if model else with_hint(bar, workers)
             result = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
                 methods, samplers, causal, heads, over, out, report, workers, resolve_cluster(cluster) or "none", model,
-                texts, by, trust_remote_code, per_head, device, exact_heads, **keys,
+                texts, by, trust_remote_code, per_head, device, exact_heads, head_dim=head_dim, layout=layout,
+                seq_len=seq_len, seed=seed, num_projections=sizes, scale=None if scale == 1 else scale,
             )  # fmt: skip
     except Interrupted as error:
         _print(error.found, as_json)

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -65,12 +65,8 @@ def list_(
     elif what or with_papers:
         show([Section("" if what else family, rows) for family, rows in listed.items()])
     else:
-        names = [f"{family}: {_names(members)}" for family, members in listed.items()]
+        names = [f"{family}: {', '.join(member['name'] for member in members)}" for family, members in listed.items()]
         show([Section(sentences=[*names, "", f"favorbench list {families[0]} shows the properties of each."])])
-
-
-def _names(members: list[dict[str, Any]]) -> str:
-    return ", ".join(member["name"] for member in members)
 
 
 @command(REFERENCE)
@@ -156,8 +152,7 @@ def verify(
         result = run_verify(subjects or (), count, seed, report, workers)
         caught = list(known_mistakes.run(seed)) if controls else []
     if as_json:
-        control_records = [{"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by} for c in caught]
-        print_json(result.as_dict() | {"controls": control_records})
+        print_json(result.as_dict() | {"controls": caught})
     else:
         to = console.stdout()
         console.show(to, verification_sections(result, caught, to.width >= 130))
