@@ -142,10 +142,8 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, option(None, "--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    debug: Annotated[bool, option(None, "--debug", help="Show tracebacks.")] = False,
+    version: Annotated[bool, option(None, "Print the version.", "--version", callback=_version, is_eager=True)] = False,
+    debug: Annotated[bool, option(None, "Show tracebacks.", "--debug")] = False,
 ) -> None:
     pass  # --debug is read in main(), which also takes it after the command
 

@@ -122,27 +122,27 @@ def _flags(parameters: set[str]) -> str:
 def table(
     context: typer.Context,
     run: RunPath,
-    by: Annotated[str | None, option(None, help="Axes, the last as columns, e.g. estimator,sampler,R.")] = None,
+    by: Annotated[str | None, option(None, "Axes, the last as columns, e.g. estimator,sampler,R.")] = None,
     over: Annotated[
         Literal["heads"] | None,
-        option(None, help="One table for all heads of an input: errors over those of uniform attention."),
+        option(None, "One table for all heads of an input: errors over those of uniform attention."),
     ] = None,
     rank: Annotated[
-        bool, option(None, "--rank", help="Rank estimators at their largest size, in groups that do not differ.")
+        bool, option(None, "Rank estimators at their largest size, in groups that do not differ.", "--rank")
     ] = False,
-    rows: Annotated[bool, option(None, "--rows", help="All measurements as CSV, or in the file of --out.")] = False,
+    rows: Annotated[bool, option(None, "All measurements as CSV, or in the file of --out.", "--rows")] = False,
     heads: SingleHeads = None,
     metric: Metric = "mse",
     stat: Annotated[
         str,
         option(
             None,
-            help="median, mean, std, q10, q90, min, max or n.",
+            "median, mean, std, q10, q90, min, max or n.",
             autocompletion=complete.words("median", "mean", "std", "q10", "q90", "min", "max", "n"),
         ),
     ] = "median",
     out: Annotated[
-        str | None, option(None, "--out", "-o", help="File of --rows: Parquet if it ends in .parquet, else CSV.")
+        str | None, option(None, "File of --rows: Parquet if it ends in .parquet, else CSV.", "--out", "-o")
     ] = None,
     format: TableFormat = "rich",
     as_json: Json = False,
@@ -218,16 +218,16 @@ def compare(
     old: RunPath,
     new: Annotated[Path | None, and_also(OTHER_RUN, "Not needed with --estimators.")] = None,
     estimators: Annotated[
-        str | None, option(None, help='Two estimators, of OLD and of NEW (or OLD): "positive orthogonal,clusters".')
+        str | None, option(None, 'Two estimators, of OLD and of NEW (or OLD): "positive orthogonal,clusters".')
     ] = None,
     metric: Metric = "mse",
-    factor: Annotated[float, option(None, help="Ignore changes of the median error below this factor.")] = 1.05,
-    alpha: Annotated[float, option(None, help="Probability of any false alarm, over all rows.")] = 0.05,
+    factor: Annotated[float, option(None, "Ignore changes of the median error below this factor.")] = 1.05,
+    alpha: Annotated[float, option(None, "Probability of any false alarm, over all rows.")] = 0.05,
     only_changed: Annotated[
-        bool, option(None, "--only-changed", help="Leave out rows without a detectable difference.")
+        bool, option(None, "Leave out rows without a detectable difference.", "--only-changed")
     ] = False,
-    fail_on: Annotated[Literal["worse"] | None, option(None, help="Exit 1 if a row is worse.")] = None,
-    format: Annotated[Literal["text", "md", "csv", "json", "junit"], option(None, help="How to print it.")] = "text",
+    fail_on: Annotated[Literal["worse"] | None, option(None, "Exit 1 if a row is worse.")] = None,
+    format: Annotated[Literal["text", "md", "csv", "json", "junit"], option(None, "How to print it.")] = "text",
     as_json: Json = False,
 ) -> None:
     """Compare two runs, or two estimators of a run, draw by draw.
@@ -272,18 +272,13 @@ def plot(
     heads: SingleHeads = None,
     estimators: Annotated[
         str | None,
-        option(
-            None,
-            help="Estimators in the map of layers and heads, e.g. clusters,multipole; default: the best.",
-        ),
+        option(None, "Estimators in the map of layers and heads, e.g. clusters,multipole; default: the best."),
     ] = None,
-    out: Annotated[Path | None, option(None, "--out", "-o", help="Folder, instead of RUN/figures (one run).")] = None,
-    format: Annotated[str, option(None, help="png, svg or pdf, with commas.")] = "png,svg",
-    size: Annotated[
-        str | None, option(None, help="Size of each figure in inches, e.g. 3.3x2.5 for one column.")
-    ] = None,
-    figure_title: Annotated[str, option(None, "--title", help="Title of each figure.")] = "",
-    dark: Annotated[bool, option(None, "--dark", help="For a dark background: NAME-dark.png and so on.")] = False,
+    out: Annotated[Path | None, option(None, "Folder, instead of RUN/figures (one run).", "--out", "-o")] = None,
+    format: Annotated[str, option(None, "png, svg or pdf, with commas.")] = "png,svg",
+    size: Annotated[str | None, option(None, "Size of each figure in inches, e.g. 3.3x2.5 for one column.")] = None,
+    figure_title: Annotated[str, option(None, "Title of each figure.", "--title")] = "",
+    dark: Annotated[bool, option(None, "For a dark background: NAME-dark.png and so on.", "--dark")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -346,7 +341,7 @@ def report(
     new: Annotated[Path | None, OTHER_RUN] = None,
     out: Annotated[
         Path | None,
-        option(None, "--out", "-o", help="The file.  [default: RUN/report.html; NEW/against-RUN.html]"),
+        option(None, "The file.  [default: RUN/report.html; NEW/against-RUN.html]", "--out", "-o"),
     ] = None,
     heads: SingleHeads = None,
     quiet: Quiet = False,

@@ -33,25 +33,23 @@ def capture(
     more: MoreTexts = None,
     text: Texts = None,
     length: Annotated[int | None, options.TOKENS] = None,
-    layers: Annotated[str | None, option(TEXTS, help="Only these layers, e.g. 0,5.")] = None,
-    heads: Annotated[str | None, option(TEXTS, help="Only these heads of each layer, e.g. 0,3.")] = None,
+    layers: Annotated[str | None, option(TEXTS, "Only these layers, e.g. 0,5.")] = None,
+    heads: Annotated[str | None, option(TEXTS, "Only these heads of each layer, e.g. 0,3.")] = None,
     last: Annotated[
         int | None,
-        option(TEXTS, min=1, help="Causal layers: keep only this many last queries, and the keys before them."),
+        option(TEXTS, "Causal layers: keep only this many last queries, and the keys before them.", min=1),
     ] = None,
-    dtype: Annotated[str, option(OUTPUT, help="Precision of the file: float32, float16 or bfloat16.")] = "float32",
+    dtype: Annotated[str, option(OUTPUT, "Precision of the file: float32, float16 or bfloat16.")] = "float32",
     gradients: Annotated[
         int | None,
         option(
             OUTPUT,
-            min=1,
-            help="Also write this many gradients of the model's prediction or embedding for each head, e.g. 16: sweeps "
+            "Also write this many gradients of the model's prediction or embedding for each head, e.g. 16: sweeps "
             "of the file then predict the effect of an error on the model (metric effect).",
+            min=1,
         ),
     ] = None,
-    out: Annotated[Path, option(OUTPUT, "--out", "-o", help="The .npz or .safetensors file to write.")] = Path(
-        "heads.npz"
-    ),
+    out: Annotated[Path, option(OUTPUT, "The .npz or .safetensors file to write.", "--out", "-o")] = Path("heads.npz"),
     trust_remote_code: RemoteCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -101,46 +99,39 @@ def model(
     methods: Annotated[str, and_also(options.METHODS, "Or none.")] = "sampled-keys,clusters,multipole",
     num_projections: Sizes = "64",
     samplers: SomeSamplers = "orthogonal",
-    draws: Annotated[str, option(DRAWS, help="Draws of each estimator on each text.", metavar="<int>")] = "3",
+    draws: Annotated[str, option(DRAWS, "Draws of each estimator on each text.", metavar="<int>")] = "3",
     layers: Annotated[
-        str, option(TEXTS, help="all; each, one at a time; or numbers, replaced together; all,each for both.")
+        str, option(TEXTS, "all; each, one at a time; or numbers, replaced together; all,each for both.")
     ] = "all",
     recommended: Annotated[
-        str | None, option(ESTIMATORS, help="Directories of recommend; each head gets the estimator chosen for it.")
+        str | None, option(ESTIMATORS, "Directories of recommend; each head gets the estimator chosen for it.")
     ] = None,
     exact_heads: Annotated[str | None, options.EXACT_HEADS] = None,
-    calibrate: Annotated[
-        Path | None, option(ESTIMATORS, help="Another text, to which calibrated: maps are fitted.")
-    ] = None,
+    calibrate: Annotated[Path | None, option(ESTIMATORS, "Another text, to which calibrated: maps are fitted.")] = None,
     redraw: Annotated[
-        str, option(DRAWS, help="Draw once for each layer, once for the model, or anew at each call.")
+        str, option(DRAWS, "Draw once for each layer, once for the model, or anew at each call.")
     ] = "layer",
     length: Annotated[str | None, options.TOKENS] = None,
     single_heads: Annotated[
-        bool, option(OUTPUT, "--single-heads/--no-heads", help="Also measure errors of single heads: twice the work.")
+        bool, option(OUTPUT, "Also measure errors of single heads: twice the work.", "--single-heads/--no-heads")
     ] = True,
-    _heads: Annotated[bool, option(OUTPUT, "--heads", help="", hidden=True, callback=_old_name)] = False,
+    _heads: Annotated[bool, option(OUTPUT, "", "--heads", hidden=True, callback=_old_name)] = False,
     seconds: Annotated[
         int,
-        option(
-            COMPUTING,
-            min=0,
-            max=1000,
-            help="Time each estimator in this many runs, interleaved with exact attention.",
-        ),
+        option(COMPUTING, "Time each estimator in this many runs, interleaved with exact attention.", min=0, max=1000),
     ] = 0,
     predict: Annotated[
         int,
         option(
             OUTPUT,
+            "Also predict the effect on the model from this many gradients of each text, e.g. 16.",
             min=0,
             max=1000,
-            help="Also predict the effect on the model from this many gradients of each text, e.g. 16.",
         ),
     ] = 0,
     device: Annotated[str, options.DEVICE] = "cpu",
     seed: Seed = 0,
-    out: Annotated[Path | None, option(OUTPUT, "--out", "-o", help="Directory.  [default: results/model-NAME]")] = None,
+    out: Annotated[Path | None, option(OUTPUT, "Directory.  [default: results/model-NAME]", "--out", "-o")] = None,
     trust_remote_code: RemoteCode = False,
     as_json: Json = False,
     quiet: Quiet = False,

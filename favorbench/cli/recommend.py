@@ -47,48 +47,46 @@ def recommend(
     more: MoreTexts = None,
     model: Annotated[
         str | None,
-        option(TEXTS, help="One setting for a whole model: minilm, smollm2, a folder, a .gguf file, a hub id."),
+        option(TEXTS, "One setting for a whole model: minilm, smollm2, a folder, a .gguf file, a hub id."),
     ] = None,
     text: Annotated[
         list[Path] | None,
-        option(TEXTS, metavar="FILE...", help="With --model: files, split into texts of -L tokens."),
+        option(TEXTS, "With --model: files, split into texts of -L tokens.", metavar="FILE..."),
     ] = None,
-    target: Annotated[
-        float, option(TARGET, help="The largest error; for cosine, skill and top1 the smallest value.")
-    ] = 0.1,
+    target: Annotated[float, option(TARGET, "The largest error; for cosine, skill and top1 the smallest value.")] = 0.1,
     metric: Annotated[
         str | None,
         option(
             TARGET,
-            help="A metric; see `favorbench list metrics`. With --model: embedding_loss (1 - cosine), delta_nll (nats "
+            "A metric; see `favorbench list metrics`. With --model: embedding_loss (1 - cosine), delta_nll (nats "
             "per token), kl or top1.  "
             "[default: relative_error; embedding_loss of encoders, delta_nll of language models]",
             autocompletion=complete.metrics,
         ),
     ] = None,
     by: Annotated[
-        Literal["multiplications", "seconds"], option(TARGET, help="With --model: the cost that orders the candidates.")
+        Literal["multiplications", "seconds"], option(TARGET, "With --model: the cost that orders the candidates.")
     ] = "multiplications",
     per_head: Annotated[
         bool,
-        option(TARGET, "--per-head", help="With --model: also try settings per head, chosen on a third of the texts."),
+        option(TARGET, "With --model: also try settings per head, chosen on a third of the texts.", "--per-head"),
     ] = False,
     exact_heads: Annotated[str | None, and_also(options.EXACT_HEADS, "With --model.")] = None,
-    probability: Annotated[float, option(TARGET, help="Share of the draws that must meet the target.")] = 0.9,
-    confidence: Annotated[float, option(TARGET, help="Probability that all verdicts, on all heads, are right.")] = 0.95,
-    max_size: Annotated[int, option(TARGET, help="Largest size: projections, centroids, landmarks or keys.")] = 1024,
+    probability: Annotated[float, option(TARGET, "Share of the draws that must meet the target.")] = 0.9,
+    confidence: Annotated[float, option(TARGET, "Probability that all verdicts, on all heads, are right.")] = 0.95,
+    max_size: Annotated[int, option(TARGET, "Largest size: projections, centroids, landmarks or keys.")] = 1024,
     sizes: Annotated[
         str | None,
         option(
             TARGET,
+            "Sizes to try, e.g. 16,24,32,48.  [default: powers of two up to --max-size; with --model also "
+            "1.5 times these]",
             "-R",
             "--num-projections",
             metavar="<ints>",
-            help="Sizes to try, e.g. 16,24,32,48.  [default: powers of two up to --max-size; with --model also "
-            "1.5 times these]",
         ),
     ] = None,
-    max_cost: Annotated[float, option(TARGET, help="Cost limit, relative to that of exact attention.")] = 1.0,
+    max_cost: Annotated[float, option(TARGET, "Cost limit, relative to that of exact attention.")] = 1.0,
     maps: Annotated[str | None, and_also(options.MAPS, "[default: the usual candidates]")] = None,
     methods: Annotated[str | None, and_also(options.METHODS, "[default: the usual candidates]")] = None,
     samplers: Annotated[str | None, and_also(options.SAMPLERS, "[default: orthogonal]")] = None,
@@ -96,10 +94,10 @@ def recommend(
     layout: Layout = None,
     heads: Heads = None,
     over: Annotated[
-        Literal["heads", "texts"], option(TARGET, help="One answer for each head, or for each head over all its texts.")
+        Literal["heads", "texts"], option(TARGET, "One answer for each head, or for each head over all its texts.")
     ] = "heads",
-    scale: Annotated[float, option(INPUT, help="Factor on q and k.")] = 1.0,
-    seq_len: Annotated[int | None, option(INPUT, "-L", "--seq-len", help="Length; for texts 512 by default.")] = None,
+    scale: Annotated[float, option(INPUT, "Factor on q and k.")] = 1.0,
+    seq_len: Annotated[int | None, option(INPUT, "Length; for texts 512 by default.", "-L", "--seq-len")] = None,
     head_dim: Annotated[int | None, options.HEAD_DIM] = None,
     seed: Seed = 0,
     workers: Workers = 1,

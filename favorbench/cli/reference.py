@@ -44,9 +44,9 @@ def list_(
         Literal["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"] | None,
         typer.Argument(help="The names to list. Default: all of them, in short."),
     ] = None,
-    with_papers: Annotated[bool, option(None, "--papers", help="Print the papers behind each estimator.")] = False,
+    with_papers: Annotated[bool, option(None, "Print the papers behind each estimator.", "--papers")] = False,
     form: Annotated[
-        Literal["table", "bibtex"], option(None, "--format", help="bibtex: an entry for every paper.")
+        Literal["table", "bibtex"], option(None, "bibtex: an entry for every paper.", "--format")
     ] = "table",
     as_json: Json = False,
 ) -> None:
@@ -76,14 +76,14 @@ def theory(
         typer.Argument(help="A feature map, e.g. positive.", autocompletion=complete.maps),
     ],
     sampler: Annotated[str, typer.Argument(help="A sampler.", autocompletion=complete.samplers)] = "iid",
-    head_dim: Annotated[int, option(INPUT, "-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
+    head_dim: Annotated[int, option(INPUT, "Head dimension.", "-d", "--head-dim", min=2, max=4096)] = 16,
     norm: Annotated[
-        str, option(INPUT, help="|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
+        str, option(INPUT, "|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
     ] = "0.5,1,1.5,2",
     num_projections: Sizes = "16,64,256,1024",
-    cosine: Annotated[float, option(INPUT, min=-1, max=1, help="Cosine between query and key.")] = 0.0,
-    target: Annotated[float, option(TARGET, help="The relative error to reach.")] = 0.1,
-    draws: Annotated[int, option(DRAWS, min=0, max=1_000_000, help="Draws measured for comparison; 0: none.")] = 2000,
+    cosine: Annotated[float, option(INPUT, "Cosine between query and key.", min=-1, max=1)] = 0.0,
+    target: Annotated[float, option(TARGET, "The relative error to reach.")] = 0.1,
+    draws: Annotated[int, option(DRAWS, "Draws measured for comparison; 0: none.", min=0, max=1_000_000)] = 2000,
     seed: Seed = 0,
     out: FigureOut = None,
     as_json: Json = False,
@@ -125,12 +125,12 @@ def verify(
         ),
     ] = None,
     controls: Annotated[
-        bool, option(None, "--controls", help="Also submit known-wrong variants, which must all be caught.")
+        bool, option(None, "Also submit known-wrong variants, which must all be caught.", "--controls")
     ] = False,
     thorough: Annotated[
-        bool, option(None, "--thorough", help="More draws, which detect a bias a quarter as large.")
+        bool, option(None, "More draws, which detect a bias a quarter as large.", "--thorough")
     ] = False,
-    draws: Annotated[int | None, option(None, min=500, help="Draws of omega, instead of the default.")] = None,
+    draws: Annotated[int | None, option(None, "Draws of omega, instead of the default.", min=500)] = None,
     seed: Seed = 0,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -166,13 +166,11 @@ def reproduce(
     figure: Annotated[
         Literal["iid-vs-ortho", "trig-vs-positive", "kernel-trick", "all"], typer.Argument(help="Which figure.")
     ] = "all",
-    version: Annotated[
-        Literal["published", "corrected", "both"], option(None, "--as", help="Which protocol.")
-    ] = "both",
+    version: Annotated[Literal["published", "corrected", "both"], option(None, "Which protocol.", "--as")] = "both",
     workers: Workers = 2,
     cluster: Cluster = None,
-    out: Annotated[Path, option(None, "--out", "-o", help="Output folder.")] = Path("results/blog"),
-    seed: Annotated[int | None, option(None, help="Another seed than the scenario's.")] = None,
+    out: Annotated[Path, option(None, "Output folder.", "--out", "-o")] = Path("results/blog"),
+    seed: Annotated[int | None, option(None, "Another seed than the scenario's.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -55,7 +55,7 @@ def audit(
     ],
     inputs: Annotated[str | None, and_also(options.INPUTS, "[default: Gaussians and minilm]")] = None,
     num_projections: Annotated[str | None, and_also(options.SIZES, "The claims are measured at the largest.")] = None,
-    runs: Annotated[int, option(DRAWS, min=6, max=10_000, help="Runs on each input.")] = 20,
+    runs: Annotated[int, option(DRAWS, "Runs on each input.", min=6, max=10_000)] = 20,
     seed: Seed = 0,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/audit-...]")] = None,
     as_json: Json = False,
@@ -102,7 +102,7 @@ def kernel(
         str | None,
         option(
             ESTIMATORS,
-            help="gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
+            "gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
             "explicit.  [default: gaussian trig,phase; softmax positive,trig; others all]",
             autocompletion=complete.maps,
         ),
@@ -110,30 +110,29 @@ def kernel(
     samplers: SomeSamplers = "iid,orthogonal",
     num_projections: Sizes = "16,32,64,128,256",
     budget: Annotated[
-        Literal["projections", "features"], option(ESTIMATORS, help="What -R counts: projections or features.")
+        Literal["projections", "features"], option(ESTIMATORS, "What -R counts: projections or features.")
     ] = "projections",
     points: Annotated[
-        str | None, option(INPUT, metavar="FILE", help="Points, one a row: a .npy or .csv.  [default: N(0, I)]")
+        str | None, option(INPUT, "Points, one a row: a .npy or .csv.  [default: N(0, I)]", metavar="FILE")
     ] = None,
-    num_points: Annotated[int | None, option(INPUT, min=1, max=2048, help="How many points.  [default: 200]")] = None,
+    num_points: Annotated[int | None, option(INPUT, "How many points.  [default: 200]", min=1, max=2048)] = None,
     head_dim: Annotated[
-        int | None, option(INPUT, "-d", "--head-dim", min=1, max=4096, help="Their dimension.  [default: 16]")
+        int | None, option(INPUT, "Their dimension.  [default: 16]", "-d", "--head-dim", min=1, max=4096)
     ] = None,
-    scale: Annotated[float, option(INPUT, help="Factor on the points.")] = 1.0,
+    scale: Annotated[float, option(INPUT, "Factor on the points.")] = 1.0,
     sigma: Annotated[
         float | None,
         option(
-            KERNEL,
-            help="Bandwidth: gaussian and softmax divide points by it.  [default: gaussian d^(1/2), softmax d^(1/4)]",
+            KERNEL, "Bandwidth: gaussian and softmax divide points by it.  [default: gaussian d^(1/2), softmax d^(1/4)]"
         ),
     ] = None,
     degree: Annotated[
-        int | None, option(KERNEL, min=1, max=30, help="Degree of the polynomial kernel.  [default: 2]")
+        int | None, option(KERNEL, "Degree of the polynomial kernel.  [default: 2]", min=1, max=30)
     ] = None,
     constant: Annotated[
-        float | None, option(KERNEL, help="Constant of the polynomial kernel, (x.y + c)^degree.  [default: 1]")
+        float | None, option(KERNEL, "Constant of the polynomial kernel, (x.y + c)^degree.  [default: 1]")
     ] = None,
-    trials: Annotated[int, option(DRAWS, min=1, max=1_000_000, help="Draws of every cell.")] = 20,
+    trials: Annotated[int, option(DRAWS, "Draws of every cell.", min=1, max=1_000_000)] = 20,
     seed: Seed = 0,
     out: FigureOut = None,
     as_json: Json = False,
@@ -184,9 +183,9 @@ def speed(
     repeats: Repeats = 7,
     backend: Annotated[Literal["numpy", "torch"], options.BACKEND] = "numpy",
     device: Annotated[str, options.DEVICE] = "cpu",
-    dtype: Annotated[str, option(COMPUTING, help="Precision of exact and linear attention alike.")] = "float64",
+    dtype: Annotated[str, option(COMPUTING, "Precision of exact and linear attention alike.")] = "float64",
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
-    out: Annotated[Path, option(OUTPUT, "--out", "-o", help="Folder for the figure.")] = Path("results/speed"),
+    out: Annotated[Path, option(OUTPUT, "Folder for the figure.", "--out", "-o")] = Path("results/speed"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

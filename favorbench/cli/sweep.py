@@ -44,34 +44,30 @@ SCENARIO = typer.Argument(
 )
 BUDGET = option(
     ESTIMATORS,
-    help="What -R counts: projections, features, or cost (as many multiplications as a map of R features).",
+    "What -R counts: projections, features, or cost (as many multiplications as a map of R features).",
     autocompletion=complete.words("projections", "features", "cost"),
 )
 CALIBRATE = option(
     ESTIMATORS,
-    help="Heads of another text, to which maps written calibrated:MAP are fitted.",
+    "Heads of another text, to which maps written calibrated:MAP are fitted.",
     autocompletion=complete.inputs,
 )
-REDRAW = option(DRAWS, help="New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
+REDRAW = option(DRAWS, "New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
 QUERY_ROWS = option(
-    DRAWS,
-    metavar="<int>",
-    help="Measure the error on this many random query rows.  [default: all to 4096, then 1024]",
+    DRAWS, "Measure the error on this many random query rows.  [default: all to 4096, then 1024]", metavar="<int>"
 )
-RETRY_FAILED = option(DRAWS, "--retry-failed", help="Recompute draws in which an estimator failed.")
-BATCH = option(
-    COMPUTING, metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: enough to fill a GPU."
-)
+RETRY_FAILED = option(DRAWS, "Recompute draws in which an estimator failed.", "--retry-failed")
+BATCH = option(COMPUTING, "Draws computed together by torch (NumPy: one); auto: enough to fill a GPU.", metavar="<int>")
 DTYPE = option(
     COMPUTING,
-    help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
+    "Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
     autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
 )
-DRY_RUN = option(OUTPUT, "--dry-run", help="Print the plan and what it will cost; compute nothing.")
+DRY_RUN = option(OUTPUT, "Print the plan and what it will cost; compute nothing.", "--dry-run")
 
 BASELINES = option(
     ESTIMATORS,
-    help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
+    "uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
     autocompletion=complete.baselines,
 )
 
@@ -92,13 +88,13 @@ def sweep(
     heads: Heads = None,
     causal: Causal = None,
     seq_len: Annotated[Text, options.LENGTHS] = None,
-    head_dim: Annotated[Text, option(INPUT, "-d", "--head-dim", help="Head dimensions, e.g. 16,64.")] = None,
-    scale: Annotated[Text, option(INPUT, help="Factors on q and k, e.g. 0.5,1.0.")] = None,
-    value_scale: Annotated[Text, option(INPUT, help="Factor on v.", metavar="<float>")] = None,
-    trials: Annotated[Text, option(DRAWS, help="Draws of each combination.", metavar="<int>")] = None,
+    head_dim: Annotated[Text, option(INPUT, "Head dimensions, e.g. 16,64.", "-d", "--head-dim")] = None,
+    scale: Annotated[Text, option(INPUT, "Factors on q and k, e.g. 0.5,1.0.")] = None,
+    value_scale: Annotated[Text, option(INPUT, "Factor on v.", metavar="<float>")] = None,
+    trials: Annotated[Text, option(DRAWS, "Draws of each combination.", metavar="<int>")] = None,
     redraw: Annotated[Text, REDRAW] = None,
     query_rows: Annotated[Text, QUERY_ROWS] = None,
-    seed: Annotated[Text, option(DRAWS, help="Seed of all random streams.", metavar="<int>")] = None,
+    seed: Annotated[Text, option(DRAWS, "Seed of all random streams.", metavar="<int>")] = None,
     retry_failed: Annotated[bool, RETRY_FAILED] = False,
     workers: Workers = 1,
     cluster: Cluster = None,
