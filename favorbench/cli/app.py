@@ -66,10 +66,11 @@ class _Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with the first sentence of their help."""
-        sections: dict[str, list[Any]] = {CHOOSE: [], MEASURE: [], LOOK: [], REFERENCE: []}
+        sections: dict[str, list[Any]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
-            sections[command.rich_help_panel].append((name, command.get_short_help_str(limit=200)))
+            record = name, command.get_short_help_str(limit=200)
+            sections.setdefault(command.rich_help_panel, []).append(record)
         _write(formatter, sections)
 
 
@@ -190,7 +191,7 @@ def show(sections: "Iterable[Section]", form: str = "rich") -> None:
         if form == "csv":
             echo_data(frame.to_csv(index=False))
         else:
-            print_json(frame.to_dict(orient="records"))
+            print_json(frame)
         return
     texts = [replace(s, note=with_flags(s.note), sentences=[*map(with_flags, s.sentences)]) for s in sections]
     if form == "rich":

@@ -249,8 +249,7 @@ def compare(
     if form == "json":
         names = ("metric", "factor", "alpha", "paired", "only_old", "only_new", "verdicts")
         summary = {name: getattr(comparison, name) for name in names} | {"geometric_mean": comparison.mean}
-        rows = frame.to_dict(orient="records")
-        print_json({"old": comparison.old.path, "new": comparison.new.path, **summary, "rows": rows})
+        print_json({"old": comparison.old.path, "new": comparison.new.path, **summary, "rows": frame})
     elif form == "csv":
         echo_data(frame.to_csv(index=False))
     elif form == "junit":

@@ -1,7 +1,7 @@
 """The commands that measure something other than attention on a scenario: audit, kernel, speed."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,9 +38,6 @@ from favorbench.cli.options import (
     option,
 )
 from favorbench.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from favorbench.studies.kernel.study import PointSet
 
 
 @command(MEASURE)
@@ -147,11 +144,16 @@ def kernel(
     from favorbench.console.studies import gram_section
     from favorbench.registry import split_list
     from favorbench.studies.kernel.figure import chart
-    from favorbench.studies.kernel.study import study
+    from favorbench.studies.kernel.study import DEFAULT_POINTS, gaussian_points, points_of_file, study
     from favorbench.studies.kernel.targets import get_kernel
 
     sizes = numbers("-R", num_projections, int, low=1)
-    where = _points(points, num_points, head_dim, scale, seed)
+    if points is None:
+        where = gaussian_points(num_points or DEFAULT_POINTS, head_dim or 16, scale, seed)
+    elif head_dim is None:
+        where = points_of_file(points, num_points, scale, seed)
+    else:
+        raise ScenarioError(f"-d {head_dim}: the points of {points} have their own dimension: leave -d out")
     target = get_kernel(name, where.values.shape[1], sigma=sigma, degree=degree, constant=constant)
     chosen = split_list(maps) if maps is not None else target.default_maps
     check_maps("kernel", chosen)
@@ -159,16 +161,6 @@ def kernel(
         result = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
     files = style.write([chart(result, f"kernel-{name}")], out) if out else []
     print_result(as_json, result.as_dict() | {"files": files}, [gram_section(result)], files)
-
-
-def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "PointSet":
-    from favorbench.studies.kernel.study import DEFAULT_POINTS, gaussian_points, points_of_file
-
-    if path is None:
-        return gaussian_points(count or DEFAULT_POINTS, head_dim or 16, scale, seed)
-    if head_dim is not None:
-        raise ScenarioError(f"-d {head_dim}: the points of {path} have their own dimension: leave -d out")
-    return points_of_file(path, count, scale, seed)
 
 
 @command(MEASURE)
@@ -235,7 +227,6 @@ def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
     except KeyboardInterrupt:  # runs of a broken-off timing are not comparable with later ones
         interrupted(f": no seconds of {run} are kept that were not there before; the same command begins anew")
     file = write_seconds(run, seconds)
-    data = seconds._replace(rows=seconds.rows.to_dict(orient="records"))._asdict() | {"file": file}
-    print_result(as_json, data, seconds_sections(seconds), [file])
+    print_result(as_json, seconds._asdict() | {"file": file}, seconds_sections(seconds), [file])
     if not quiet and not as_json:
         say(f"favorbench plot {run} draws errors against them")

@@ -145,11 +145,8 @@ def sweep(
     if not quiet:
         _say_what_went_wrong(results)
     if as_json:
-        print_json({
-            "run": path, "complete": results.manifest["complete"], "sentences": sentences(results),
-            "heads": over_heads(results).to_dict(orient="records"),
-            "summary": results.summary.to_dict(orient="records"),
-        })  # fmt: skip
+        data = {"run": path, "complete": results.manifest["complete"], "sentences": sentences(results)}
+        print_json(data | {"heads": over_heads(results), "summary": results.summary})
     else:
         lines = [f"Saved in {results.path}. Figures: favorbench plot {results.path}"]
         if not results.scenario.methods and "better" not in set(compared(results.summary)["versus_uniform"]):

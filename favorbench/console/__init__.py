@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from rich.console import Console
 from rich.segment import Segment
@@ -34,16 +34,27 @@ SECONDS_BETWEEN_LINES = 60.0  # between lines of progress, without a terminal fo
 
 def stdout() -> Console:
     """The console for results: as wide as the terminal, unlimited when it is a pipe."""
-    return _console(sys.stdout.isatty(), stderr=False)
+    return _Console(sys.stdout)
 
 
 def stderr() -> Console:
     """The console for messages."""
-    return _console(sys.stderr.isatty(), stderr=True)
+    return _Console(sys.stderr)
 
 
 class _Console(Console):
-    """A console that lets the command line decide what a closed pipe means, and that no text can command."""
+    """A console that lets the command line decide what a closed pipe means, and that no text can command.
+
+    Plain text in a pipe and under NO_COLOR; a terminal that claims no width has 80 columns.
+    """
+
+    def __init__(self, file: IO[str]):
+        super().__init__(
+            file=file, highlight=False, markup=False, emoji=False, width=None if file.isatty() else _WIDE,
+            color_system=None if os.environ.get("NO_COLOR") else "auto",
+        )  # fmt: skip
+        if self.width < 20:
+            self.width = 80
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -52,17 +63,6 @@ class _Console(Console):
         """Everything printed comes by here. Rich's own commands are control segments; in a text there are none."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text, but="\n"))
-
-
-def _console(terminal: bool, stderr: bool) -> Console:
-    """Plain text in a pipe and under NO_COLOR; a terminal that claims no width has 80 columns."""
-    console = _Console(
-        stderr=stderr, highlight=False, markup=False, emoji=False, width=None if terminal else _WIDE,
-        color_system=None if os.environ.get("NO_COLOR") else "auto",
-    )  # fmt: skip
-    if console.width < 20:
-        console.width = 80
-    return console
 
 
 def _print_line(console: Console, text: str, style: str = "") -> None:
