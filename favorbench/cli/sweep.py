@@ -38,51 +38,44 @@ _TRY_METHODS = (
 )
 
 
-SCENARIO = typer.Argument(
-    help="A scenario file, or the name of an included one.  [default: quick]",
-    autocompletion=complete.scenarios,
-)
-BUDGET = option(
-    ESTIMATORS,
-    "What -R counts: projections, features, or cost (as many multiplications as a map of R features).",
-    autocompletion=complete.words("projections", "features", "cost"),
-)
-CALIBRATE = option(
-    ESTIMATORS,
-    "Heads of another text, to which maps written calibrated:MAP are fitted.",
-    autocompletion=complete.inputs,
-)
-REDRAW = option(DRAWS, "New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
-QUERY_ROWS = option(
-    DRAWS, "Measure the error on this many random query rows.  [default: all to 4096, then 1024]", metavar="<int>"
-)
-RETRY_FAILED = option(DRAWS, "Recompute draws in which an estimator failed.", "--retry-failed")
-BATCH = option(COMPUTING, "Draws computed together by torch (NumPy: one); auto: enough to fill a GPU.", metavar="<int>")
-DTYPE = option(
-    COMPUTING,
-    "Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
-    autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
-)
-DRY_RUN = option(OUTPUT, "Print the plan and what it will cost; compute nothing.", "--dry-run")
-
-BASELINES = option(
-    ESTIMATORS,
-    "uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
-    autocompletion=complete.baselines,
-)
-
-
 @command(MEASURE)
 def sweep(
     context: typer.Context,
-    scenario: Annotated[Text, SCENARIO] = None,
+    scenario: Annotated[
+        Text,
+        typer.Argument(
+            help="A scenario file, or the name of an included one.  [default: quick]",
+            autocompletion=complete.scenarios,
+        ),
+    ] = None,
     maps: Annotated[Text, and_also(options.MAPS, "none: no maps.")] = None,
     methods: Annotated[Text, options.METHODS] = None,
     samplers: Annotated[Text, options.SAMPLERS] = None,
     num_projections: Annotated[Text, and_also(options.SIZES, "dlogd is int(d ln d).")] = None,
-    budget: Annotated[Text, BUDGET] = None,
-    baselines: Annotated[Text, BASELINES] = None,
-    calibrate: Annotated[Text, CALIBRATE] = None,
+    budget: Annotated[
+        Text,
+        option(
+            ESTIMATORS,
+            "What -R counts: projections, features, or cost (as many multiplications as a map of R features).",
+            autocompletion=complete.words("projections", "features", "cost"),
+        ),
+    ] = None,
+    baselines: Annotated[
+        Text,
+        option(
+            ESTIMATORS,
+            "uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
+            autocompletion=complete.baselines,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        Text,
+        option(
+            ESTIMATORS,
+            "Heads of another text, to which maps written calibrated:MAP are fitted.",
+            autocompletion=complete.inputs,
+        ),
+    ] = None,
     inputs: Annotated[Text, options.INPUTS] = None,
     layout: Layout = None,
     heads: Heads = None,
@@ -92,18 +85,43 @@ def sweep(
     scale: Annotated[Text, option(INPUT, "Factors on q and k, e.g. 0.5,1.0.")] = None,
     value_scale: Annotated[Text, option(INPUT, "Factor on v.", metavar="<float>")] = None,
     trials: Annotated[Text, option(DRAWS, "Draws of each combination.", metavar="<int>")] = None,
-    redraw: Annotated[Text, REDRAW] = None,
-    query_rows: Annotated[Text, QUERY_ROWS] = None,
+    redraw: Annotated[
+        Text, option(DRAWS, "New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
+    ] = None,
+    query_rows: Annotated[
+        Text,
+        option(
+            DRAWS,
+            "Measure the error on this many random query rows.  [default: all to 4096, then 1024]",
+            metavar="<int>",
+        ),
+    ] = None,
     seed: Annotated[Text, option(DRAWS, "Seed of all random streams.", metavar="<int>")] = None,
-    retry_failed: Annotated[bool, RETRY_FAILED] = False,
+    retry_failed: Annotated[
+        bool, option(DRAWS, "Recompute draws in which an estimator failed.", "--retry-failed")
+    ] = False,
     workers: Workers = 1,
     cluster: Cluster = None,
-    batch: Annotated[str, BATCH] = "auto",
+    batch: Annotated[
+        str,
+        option(
+            COMPUTING, "Draws computed together by torch (NumPy: one); auto: enough to fill a GPU.", metavar="<int>"
+        ),
+    ] = "auto",
     backend: Annotated[Text, options.BACKEND] = None,
     device: Annotated[Text, options.DEVICE] = None,
-    dtype: Annotated[Text, DTYPE] = None,
+    dtype: Annotated[
+        Text,
+        option(
+            COMPUTING,
+            "Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
+            autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
+        ),
+    ] = None,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/NAME]")] = None,
-    dry_run: Annotated[bool, DRY_RUN] = False,
+    dry_run: Annotated[
+        bool, option(OUTPUT, "Print the plan and what it will cost; compute nothing.", "--dry-run")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
