@@ -28,7 +28,6 @@ from favorbench.cli.options import (
     Quiet,
     RunPath,
     SingleHeads,
-    TableFormat,
     and_also,
     option,
 )
@@ -144,7 +143,7 @@ def table(
     out: Annotated[
         str | None, option(None, "File of --rows: Parquet if it ends in .parquet, else CSV.", "--out", "-o")
     ] = None,
-    format: TableFormat = "rich",
+    format: Annotated[Literal["rich", "md", "csv", "latex", "json"], option(None, "How to print it.")] = "rich",
     as_json: Json = False,
     csv: Annotated[bool, typer.Option(hidden=True)] = False,
     parquet: Annotated[bool, typer.Option(hidden=True)] = False,

@@ -5,7 +5,7 @@
 
 import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -44,16 +44,11 @@ INPUTS = option(
     "gaussian, gaussian(std=0.5), sphere, minilm, or q, k, v in PATH.npz, PATH.safetensors or a folder.",
     autocompletion=complete.inputs,
 )
-TIMED_RUN = typer.Argument(
-    help="A run directory whose estimators are timed, e.g. results/quick.",
-    autocompletion=complete.runs,
-)  # fmt: skip
 OTHER_RUN = typer.Argument(help="Another run to compare with.", autocompletion=complete.runs)
 RUN_OUT = option(OUTPUT, "Run directory.", "--out", "-o")
 MODEL = typer.Argument(help="minilm, smollm2, a model's folder, a .gguf file, or an id of the hub.")
 
 Sizes = Annotated[str, SIZES]
-SomeMaps = Annotated[str, MAPS]
 SomeSamplers = Annotated[str, SAMPLERS]
 HEAD_DIM = option(INPUT, "Head dimension.", "-d", "--head-dim", min=1, max=4096)
 Layout = Annotated[
@@ -70,7 +65,6 @@ Causal = Annotated[
 ]
 Heads = Annotated[Text, option(INPUT, "Only these heads of a file, e.g. L0H1,L5H0.")]
 SingleHeads = Annotated[Text, option(None, "Show these heads only, one by one, e.g. L0H1,L5H0.")]
-Repeats = Annotated[int, option(DRAWS, "Interleaved runs of each.", min=3, max=1000)]
 BACKEND = option(COMPUTING, "Array library: numpy or torch.", autocompletion=complete.words("numpy", "torch"))
 DEVICE = option(COMPUTING, "Device of torch: cpu, cuda or cuda:N.", autocompletion=complete.words("cpu", "cuda"))
 FigureOut = Annotated[Path | None, option(OUTPUT, "Also draw the figure, into this directory.", "--out", "-o")]
@@ -97,4 +91,3 @@ Cluster = Annotated[
     ),
 ]
 Seed = Annotated[int, option(DRAWS, "Seed of all random streams.", min=0)]
-TableFormat = Annotated[Literal["rich", "md", "csv", "latex", "json"], option(None, "How to print it.")]

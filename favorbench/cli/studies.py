@@ -29,10 +29,8 @@ from favorbench.cli.options import (
     FigureOut,
     Json,
     Quiet,
-    Repeats,
     Seed,
     Sizes,
-    SomeMaps,
     SomeSamplers,
     and_also,
     option,
@@ -166,13 +164,19 @@ def kernel(
 @command(MEASURE)
 def speed(
     context: typer.Context,
-    run: Annotated[Path | None, options.TIMED_RUN] = None,
-    maps: SomeMaps = "positive,trig",
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run directory whose estimators are timed, e.g. results/quick.",
+            autocompletion=complete.runs,
+        ),
+    ] = None,
+    maps: Annotated[str, options.MAPS] = "positive,trig",
     methods: Annotated[str | None, options.METHODS] = None,
     num_projections: Sizes = "64,256",
     seq_len: Annotated[str, options.LENGTHS] = "256,512,1024,2048,4096,8192,16384",
     head_dim: Annotated[int, options.HEAD_DIM] = 64,
-    repeats: Repeats = 7,
+    repeats: Annotated[int, option(DRAWS, "Interleaved runs of each.", min=3, max=1000)] = 7,
     backend: Annotated[Literal["numpy", "torch"], options.BACKEND] = "numpy",
     device: Annotated[str, options.DEVICE] = "cpu",
     dtype: Annotated[str, option(COMPUTING, "Precision of exact and linear attention alike.")] = "float64",
