@@ -146,18 +146,20 @@ def recommend(
 
 def with_hint(report: "Progress | None", workers: int) -> "Progress | None":
     """Wrap progress over heads: after the first heads, say once how long all will take, if over a minute."""
-    start, said = monotonic(), list[str]()
+    if report is None:
+        return None
+    start, said = monotonic(), False
 
     def progress(done: int, total: int, step: str = "") -> None:
-        assert report is not None
+        nonlocal said
         report(done, total, step)
         seconds = monotonic() - start
         if step and done and not said and seconds > SOON and seconds / done * total > 60:
+            said = True
             faster = "; --workers N searches them in N processes" if workers == 1 else ""
-            said.append(f"{total} heads take about {format_seconds(seconds / done * total)}{faster}")
-            say(said[0])
+            say(f"{total} heads take about {format_seconds(seconds / done * total)}{faster}")
 
-    return report and progress
+    return progress
 
 
 def _print(result: "Recommendation", as_json: bool) -> None:
