@@ -17,17 +17,7 @@ from typing import NoReturn
 
 import typer.main
 
-# In the order of --help:
-# isort: off
-from favorbench.cli import recommend
-from favorbench.cli import sweep
-from favorbench.cli import model
-from favorbench.cli import studies
-from favorbench.cli import look
-from favorbench.cli import reference
-
-# isort: on
-from favorbench.cli import complete
+from favorbench.cli import choose, sweep, studies, look, reference, complete  # isort: skip  (the order of --help)
 from favorbench.cli.app import app, with_flags
 from favorbench.engine.interrupts import ending, was_interrupted
 from favorbench.errors import FavorbenchError
@@ -35,7 +25,7 @@ from favorbench.files import check_address_space, check_memory_of_libraries
 from favorbench.formats import printable, shown
 from favorbench.users import keep_importable_here
 
-__all__ = ["app", "complete", "look", "main", "model", "recommend", "reference", "studies", "sweep"]
+__all__ = ["app", "choose", "complete", "look", "main", "reference", "studies", "sweep"]
 
 #: Messages of Python and of the loader of libraries when no memory is left.
 _NO_MEMORY = (
