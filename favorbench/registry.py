@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from favorbench.errors import ScenarioError
@@ -267,10 +268,7 @@ def source_digest(spec: str, member: Any) -> str | None:
     if len(parts) == 1:
         return None
     path = getattr(importlib.import_module(parts[0]), "__file__", None)
-    if not path:
-        return None
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else None
 
 
 def is_ours(member: Any) -> bool:
