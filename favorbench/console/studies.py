@@ -45,7 +45,7 @@ def seconds_sections(timed: "Seconds") -> list[Section]:
             seconds, low, high = (format_value(row[name], "seconds") for name in ("seconds", "low", "high"))
             texts.append({
                 "estimator": estimator_name(row),
-                "R": "-" if row["num_projections"] is None else str(row["num_projections"]),
+                "R": str(row["num_projections"] or "-"),
                 "seconds": seconds, interval_name(timed.repeats): f"{low} to {high}",
                 "/ exact": f"{row['seconds'] / exact:.2g}",
             })  # fmt: skip
@@ -86,12 +86,12 @@ def speed_section(study: "SpeedStudy") -> Section:
     )
     for curve in study.crossovers:
         timings = study.of(curve.estimator)
-        times = {f"L = {t.seq_len}": format_value(t.seconds, "seconds") for t in timings}
+        times = {timing.seq_len: format_value(timing.seconds, "seconds") for timing in timings}
         memory, crossing = timings[-1].memory_bytes, f"{curve.seq_len:.0f}"
         if not 0 < curve.seq_len < math.inf:  # always, never, or exact attention itself
             crossing = {0.0: f"<= {lengths[0]}", math.inf: f"> {lengths[-1]}"}.get(curve.seq_len, "-")
         rows.append({
-            "estimator": curve.estimator, **{f"L = {length}": times.get(f"L = {length}", "-") for length in lengths},
+            "estimator": curve.estimator, **{f"L = {length}": times.get(length, "-") for length in lengths},
             "slope": "-" if math.isnan(curve.slope) else f"{curve.slope:.2f}{'?' if curve.uncertain else ''}",
             "faster from L": crossing, "MiB": "-" if memory is None else f"{memory / 2**20:.3g}",
         })  # fmt: skip
@@ -143,8 +143,7 @@ def theory_section(study: "TheoryStudy") -> Section:
     for norm, needed in study.needed.items():
         points = [point for point in study.points if point.norm == norm]
         theory = {f"R = {p.num_projections}": _relative(p.closed_form) for p in points}
-        far = {needed_name: "-" if needed is None else str(needed)}
-        rows.append({"|x| = |y|": f"{norm:g}", "": "theory", **theory, **far})
+        rows.append({"|x| = |y|": f"{norm:g}", "": "theory", **theory, needed_name: str(needed or "-")})
         if study.draws:
             measured = {
                 f"R = {p.num_projections}": _relative(p.measured) if math.isfinite(p.measured) else "gate"
