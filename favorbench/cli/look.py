@@ -1,6 +1,5 @@
 """The commands that look at results: status, table, compare, plot, report."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -256,7 +255,6 @@ def compare(
     else:
         show(comparison_sections(comparison, only_changed), "rich" if form == "text" else form)
     if fail_on and comparison.count("+"):
-        sys.stdout.flush()
         raise typer.Exit(1)
 
 
