@@ -104,7 +104,8 @@ def shown(value: object) -> str:
 def plain(value: Any) -> Any:
     """Make plain data for JSON: dicts, lists, texts and numbers. Missing, infinite and NaN values are null.
 
-    Named tuples and objects with ``as_dict`` become dicts, NumPy's numbers and arrays Python's, and paths texts.
+    Named tuples and objects with ``as_dict`` become dicts, data frames lists of their rows, NumPy's numbers and arrays
+    Python's, and paths texts.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -117,6 +118,8 @@ def plain(value: Any) -> Any:
             return plain(getattr(value, convert)())
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict(orient="records"))
     missing = type(value).__name__ in ("NAType", "NaTType")  # pandas itself is not loaded for this
     return None if missing else str(value)
 

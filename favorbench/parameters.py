@@ -6,6 +6,7 @@ of a ``Literal`` type need nothing more. ``check_parameters`` holds an object to
 
 import dataclasses
 import difflib
+import functools
 import math
 import operator
 import sys
@@ -87,7 +88,7 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def _checked(default: Any, check: Callable[..., None], **limits: Any) -> Any:
     """A field of a dataclass with its check."""
-    return dataclasses.field(default=default, metadata={"check": lambda name, value: check(name, value, **limits)})
+    return dataclasses.field(default=default, metadata={"check": functools.partial(check, **limits)})
 
 
 def whole(low: int, high: int, default: Any = dataclasses.MISSING) -> Any:

@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from favorbench.errors import ScenarioError
@@ -78,11 +79,10 @@ def build(
     builder = _Builder(kind, spec, by_name, by_prefix, bases)
     if len(spec) > MAX_LENGTH:
         raise builder.error(f" has {len(spec)} characters; allowed: at most {MAX_LENGTH}")
-    *calls, call = builder.parse()
-    module = calls.pop().name if calls and calls[-1].name not in by_prefix else None
+    outer, module, call = builder.parse()
     built: Any = adapt(builder.member(module, call))
     builder.check_type(built, users=module is not None)
-    for transform in reversed(calls):
+    for transform in reversed(outer):
         built = builder.construct(by_prefix[transform.name], transform, built)
     return built
 
@@ -122,8 +122,8 @@ class _Builder:
         """How transforms are written."""
         return [f"{form(transform)}:{inside}" for transform in self.transforms.values()]
 
-    def parse(self) -> list[_Call]:
-        """Split the spec: transforms from the outermost in, maybe a module, and the member."""
+    def parse(self) -> tuple[list[_Call], str | None, _Call]:
+        """Split the spec: transforms from the outermost in, a module or None, and the member."""
         matches = [_CALL.fullmatch(part) for part in split_list(self.spec, ":")]
         calls = [_Call(match[1], match[2]) for match in matches if match]
         if len(calls) < len(matches):
@@ -140,7 +140,7 @@ class _Builder:
             raise self.error(f": unknown transform {unknown}; allowed: {allowed}")
         if depth > MAX_TRANSFORMS:
             raise self.error(f" has {depth} transforms; allowed: at most {MAX_TRANSFORMS}")
-        return calls
+        return calls[:depth], rest[0].name if len(rest) > 1 else None, rest[-1]
 
     def member(self, module: str | None, call: _Call) -> Any:
         """The member inside the transforms. A class is only called if it is derived from one of ``bases``."""
@@ -255,9 +255,11 @@ def parameters(member: type[Any]) -> str:
 def _example(member: type) -> str:
     """Example values of the required parameters, by their types; the name of a parameter of another type."""
     values = {"int": "64", "float": "0.5", "str": "'text'"}
-    required = [field for field in _own_fields(member) if _is_required(field)]
-    types = [field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "") for field in required]
-    return ", ".join(values.get(name, field.name) for name, field in zip(types, required, strict=True))
+    return ", ".join(
+        values.get(str(getattr(field.type, "__name__", field.type)), field.name)
+        for field in _own_fields(member)
+        if _is_required(field)
+    )
 
 
 def source_digest(spec: str, member: Any) -> str | None:
@@ -266,10 +268,7 @@ def source_digest(spec: str, member: Any) -> str | None:
     if len(parts) == 1:
         return None
     path = getattr(importlib.import_module(parts[0]), "__file__", None)
-    if not path:
-        return None
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else None
 
 
 def is_ours(member: Any) -> bool:

@@ -65,10 +65,14 @@ def importable_from(folder: str) -> Iterator[None]:
 def modules_here() -> list[ModuleType]:
     """The modules that were imported from the working directory."""
     folder, libraries = os.path.join(os.getcwd(), ""), os.path.dirname(os.__file__)
-    files = {module: str(getattr(module, "__file__", None)) for module in [*sys.modules.values()]}
-    here = [module for module, file in files.items() if file.startswith(folder) and not file.startswith(libraries)]
-    here = [module for module in here if "site-packages" not in Path(files[module]).parts]
-    return [module for module in here if module.__name__.partition(".")[0] not in ("__main__", "favorbench")]
+    return [
+        module
+        for module in [*sys.modules.values()]
+        if (file := str(getattr(module, "__file__", None))).startswith(folder)
+        and not file.startswith(libraries)
+        and "site-packages" not in Path(file).parts
+        and module.__name__.partition(".")[0] not in ("__main__", "favorbench")
+    ]
 
 
 class _FilesHere:

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from favorbench.console import progress, terminal
+from favorbench import console
 from favorbench.engine.interrupts import WORDS, signals_held
 from favorbench.engine.store import read_manifest
 from favorbench.progress import Tracker
@@ -277,8 +277,8 @@ def test_a_closed_output_is_one_line_before_anything_is_opened_in_its_place(desc
 def said(quiet, seconds, *calls):
     """The lines of progress where stderr is no terminal and a minute lasts 50 ms."""
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as err:
-        patch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.05)
-        with progress("sweep quick", quiet, "draws") as report:
+        patch.setattr(console, "SECONDS_BETWEEN_LINES", 0.05)
+        with console.progress("sweep quick", quiet, "draws") as report:
             for call in calls:
                 if report is not None:
                     report(*call)
@@ -295,11 +295,11 @@ def test_a_line_a_minute_without_a_terminal():
 
 
 def test_a_long_step_leaves_room_for_the_bar(monkeypatch):
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
-    monkeypatch.setattr(terminal, "stderr", lambda: console)
-    with progress("recommend smollm2", False) as report:
+    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
+    monkeypatch.setattr(console, "stderr", lambda: terminal)
+    with console.progress("recommend smollm2", False) as report:
         report(3, 54, step="until sinks(4):multipole(exact=0.75, block=128, cells='tree'), size 1024 can be certified")
-    assert re.search(r"until sinks.*… ━.*3/54", console.file.getvalue())
+    assert re.search(r"until sinks.*… ━.*3/54", terminal.file.getvalue())
 
 
 def test_the_time_left_counts_only_remaining_work():
@@ -313,7 +313,7 @@ def test_the_time_left_counts_only_remaining_work():
 
 @pytest.mark.slow
 def test_a_sweep_under_nohup_says_how_far_it_is():
-    code = "import sys; from favorbench.console import terminal; terminal.SECONDS_BETWEEN_LINES = 0.3; "
+    code = "import sys; from favorbench import console; console.SECONDS_BETWEEN_LINES = 0.3; "
     code += f"sys.argv = {['favorbench', *LONG]!r}; sys.argv[sys.argv.index('2000')] = '120'; "
     code += "from favorbench.cli import main; main()"
     done = python("-c", code)

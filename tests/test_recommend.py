@@ -16,7 +16,7 @@ from scipy import stats
 
 import favorbench as fb
 from favorbench.attention.problem import exact_multiplications
-from favorbench.cli import recommend as recommend_command
+from favorbench.cli import choose
 from favorbench.engine.plan import plan
 from favorbench.engine.store import read_trials
 from favorbench.engine.trial import run_draws
@@ -340,16 +340,16 @@ def test_sizes_may_be_finer_than_powers_of_two(heads):
 
 def test_a_long_search_says_after_the_first_head_how_long_it_takes(monkeypatch, capsys):
     clock, seen = iter([0.0, 1.0, 5.0, 10.0, 15.0, 0.0, 9.0, 0.0]), []
-    monkeypatch.setattr(recommend_command, "monotonic", lambda: next(clock))
-    report = recommend_command.with_hint(lambda *call: seen.append(call), 1)
+    monkeypatch.setattr(choose, "monotonic", lambda: next(clock))
+    report = choose.with_hint(lambda *call: seen.append(call), 1)
     for done in range(4):
         report(done, 144, f"h{done}")
     assert seen == [(done, 144, f"h{done}") for done in range(4)]
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "144 heads take about 12 min; --workers N searches them in N processes" in said
-    short = recommend_command.with_hint(lambda *call: None, 1)
+    short = choose.with_hint(lambda *call: None, 1)
     short(1, 2, "h1")
-    assert capsys.readouterr().err == "" and recommend_command.with_hint(None, 1) is None
+    assert capsys.readouterr().err == "" and choose.with_hint(None, 1) is None
 
 
 def test_larger_may_be_better(heads):

@@ -15,19 +15,9 @@ import sys
 import warnings
 from typing import NoReturn
 
-import typer
+import typer.main
 
-# In the order of --help:
-# isort: off
-from favorbench.cli import recommend
-from favorbench.cli import sweep
-from favorbench.cli import model
-from favorbench.cli import studies
-from favorbench.cli import look
-from favorbench.cli import reference
-
-# isort: on
-from favorbench.cli import complete
+from favorbench.cli import choose, sweep, studies, look, reference, complete  # isort: skip  (the order of --help)
 from favorbench.cli.app import app, with_flags
 from favorbench.engine.interrupts import ending, was_interrupted
 from favorbench.errors import FavorbenchError
@@ -35,7 +25,7 @@ from favorbench.files import check_address_space, check_memory_of_libraries
 from favorbench.formats import printable, shown
 from favorbench.users import keep_importable_here
 
-__all__ = ["app", "complete", "look", "main", "model", "recommend", "reference", "studies", "sweep"]
+__all__ = ["app", "choose", "complete", "look", "main", "reference", "studies", "sweep"]
 
 #: Messages of Python and of the loader of libraries when no memory is left.
 _NO_MEMORY = (
@@ -72,7 +62,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
         if code == 130:  # Typer's exit code of a KeyboardInterrupt
             raise KeyboardInterrupt
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code or 0)
     except BaseException as error:
         if debug and not isinstance(error, SystemExit):
             raise
@@ -148,5 +138,4 @@ def _given(error: BaseException, arguments: list[str]) -> str:
 
 
 def _command(arguments: list[str]) -> str:
-    names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
-    return f"{arguments[0]} " if arguments and arguments[0] in names else ""
+    return f"{arguments[0]} " if arguments and arguments[0] in typer.main.get_group(app).commands else ""

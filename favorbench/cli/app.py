@@ -66,10 +66,11 @@ class _Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with the first sentence of their help."""
-        sections: dict[str, list[Any]] = {CHOOSE: [], MEASURE: [], LOOK: [], REFERENCE: []}
+        sections: dict[str, list[Any]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
-            sections[command.rich_help_panel].append((name, command.get_short_help_str(limit=200)))
+            record = name, command.get_short_help_str(limit=200)
+            sections.setdefault(command.rich_help_panel, []).append(record)
         _write(formatter, sections)
 
 
@@ -80,14 +81,7 @@ def _write(formatter: Any, sections: dict[str, list[Any]]) -> None:
                 formatter.write_dl(records)
 
 
-class _App(typer.Typer):
-    """Commands whose --help has headings. panel: the heading of the command itself."""
-
-    def command(self, name: str | None = None, *, panel: str = MEASURE, **settings: Any) -> Any:
-        return super().command(name, cls=_Command, rich_help_panel=panel, **settings)
-
-
-app = _App(
+app = typer.Typer(
     name="favorbench",
     cls=_Group,
     help="Measure how well estimators of softmax attention replace it, on your queries and keys or in your model.",
@@ -95,6 +89,11 @@ app = _App(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def command(heading: str, name: str | None = None) -> Any:
+    """Declare a command. heading: where the --help of favorbench lists it."""
+    return app.command(name, cls=_Command, rich_help_panel=heading)
 
 
 def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskCluster | None":
@@ -106,7 +105,7 @@ def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskClus
     if origin == "--cluster" and cluster == os.environ.get("FAVORBENCH_CLUSTER"):
         origin = "FAVORBENCH_CLUSTER"
     resolved = DaskCluster(cluster, origin, say)  # imports Dask, which sets log levels
-    for name in ["distributed", "tornado", "asyncio", *logging.root.manager.loggerDict]:
+    for name in [*logging.root.manager.loggerDict]:
         if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):  # we report losses in one line
             logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="distributed")  # we compare the versions
@@ -115,8 +114,7 @@ def resolve_cluster(cluster: str | None, origin: str = "--cluster") -> "DaskClus
 
 def typed_parameters(context: typer.Context) -> set[str]:
     """The parameters that were given on the command line, and not by a default or the environment."""
-    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in context.params}
-    return {name for name, source in sources.items() if source == "COMMANDLINE"}
+    return {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
 
 
 def workers_of(context: typer.Context, workers: int, cluster: str | None) -> "int | DaskCluster":
@@ -145,10 +143,8 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, option(None, "--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    debug: Annotated[bool, option(None, "--debug", help="Show tracebacks.")] = False,
+    version: Annotated[bool, option(None, "Print the version.", "--version", callback=_version, is_eager=True)] = False,
+    debug: Annotated[bool, option(None, "Show tracebacks.", "--debug")] = False,
 ) -> None:
     pass  # --debug is read in main(), which also takes it after the command
 
@@ -195,7 +191,7 @@ def show(sections: "Iterable[Section]", form: str = "rich") -> None:
         if form == "csv":
             echo_data(frame.to_csv(index=False))
         else:
-            print_json(frame.to_dict(orient="records"))
+            print_json(frame)
         return
     texts = [replace(s, note=with_flags(s.note), sentences=[*map(with_flags, s.sentences)]) for s in sections]
     if form == "rich":
@@ -223,7 +219,7 @@ def print_result(
 
 def say(text: str) -> None:
     """Print a line on stderr; keys of the library become flags."""
-    from favorbench.console.terminal import message
+    from favorbench.console import message
 
     message(with_flags(text))
 
@@ -267,8 +263,7 @@ def flags() -> dict[str, str]:
 
     Call it from inside a command, when all commands are declared.
     """
-    commands: Any = typer.main.get_command(app)
-    options = (option for command in commands.commands.values() for option in command.params)
+    options = (option for command in typer.main.get_group(app).commands.values() for option in command.params)
     return {option.name: option.opts[0] for option in options if option.opts[0].startswith("-")}
 
 
@@ -288,15 +283,14 @@ def numbers(flag: str, text: str, kind: type[int] | type[float], low: float, hig
     """Parse a list of numbers from ``low`` to ``high`` with commas, and sort it. Raises ScenarioError."""
     from favorbench.registry import split_list
 
-    return sorted({_number(flag, part, kind, low, high, "{}s from {} to {}, with commas") for part in split_list(text)})
+    return sorted({number(flag, part, kind, low, high, "{}s from {} to {}, with commas") for part in split_list(text)})
 
 
-def number(flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9) -> Any:
-    """Parse one number from ``low`` to ``high``. Raises ScenarioError."""
-    return _number(flag, text, kind, low, high, "one {} from {} to {}")
-
-
-def _number(flag: str, text: str, kind: type[int] | type[float], low: float, high: float, allowed: str) -> Any:
+def number(
+    flag: str, text: str, kind: type[int] | type[float], low: float, high: float = 1e9,
+    allowed: str = "one {} from {} to {}",
+) -> Any:  # fmt: skip
+    """Parse one number from ``low`` to ``high``. allowed: for the message. Raises ScenarioError."""
     try:
         value = kind(text)
     except ValueError:

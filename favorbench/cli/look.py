@@ -1,6 +1,5 @@
 """The commands that look at results: status, table, compare, plot, report."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,8 +8,8 @@ import typer
 from favorbench.cli import complete
 from favorbench.cli.app import (
     LOOK,
-    app,
     check,
+    command,
     echo,
     echo_data,
     flags,
@@ -28,7 +27,6 @@ from favorbench.cli.options import (
     Quiet,
     RunPath,
     SingleHeads,
-    TableFormat,
     and_also,
     option,
 )
@@ -42,9 +40,9 @@ if TYPE_CHECKING:
 RUN_WIDTH = 28  # of the names of runs: the end of a long path, so that the table fits 80 columns
 
 
-@app.command(panel=LOOK)
+@command(LOOK)
 def status(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or directories of several.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or directories of several.")],
     as_json: Json = False,
 ) -> None:
     """Show the progress of runs: draws done and failed, speed, time left, and whether they are running.
@@ -101,52 +99,50 @@ def _load(run: Path, metric: str = "mse") -> "Results":
     return results
 
 
-def _study(run: Path) -> "SavedStudy | None":
-    """The recommendation or study of a model in a directory, if it is one."""
-    if not any((run / file).exists() for file in ("model.json", "recommendation.json", "manifest.json")):
-        return None
+def _study(context: typer.Context, run: Path) -> "SavedStudy | None":
+    """The recommendation or study of a model in a directory, if it is one, for which options of sweeps are refused."""
     from favorbench.studies.saved import saved_study
 
-    return saved_study(run)
+    study, typed = saved_study(run), typed_parameters(context)
+    if study and "rank" in typed:
+        raise study.refuse("ranking")
+    if study and (unfit := typed & {"by", "over", "heads", "metric", "stat", "estimators"}):
+        raise study.refuse(_flags(unfit))
+    return study
 
 
-def _say_single_heads(results: "Results", more: str) -> None:
-    """Say how to see single heads, where a table is over several."""
-    from favorbench.results.heads import first_head, populations
-
-    if populations(results):
-        say(f"single heads: favorbench table {results.path} --heads {first_head(results)}{more}")
+def _flags(parameters: set[str]) -> str:
+    """The flags of parameters, in a message."""
+    return ", ".join(sorted(flags()[name] for name in parameters))
 
 
-@app.command(panel=LOOK)
+@command(LOOK)
 def table(
     context: typer.Context,
     run: RunPath,
-    by: Annotated[
-        str | None, option(None, help="Axes, the last as columns, e.g. estimator,sampler,R.", show_default=False)
-    ] = None,
+    by: Annotated[str | None, option(None, "Axes, the last as columns, e.g. estimator,sampler,R.")] = None,
     over: Annotated[
         Literal["heads"] | None,
-        option(None, help="One table for all heads of an input: errors over those of uniform attention."),
+        option(None, "One table for all heads of an input: errors over those of uniform attention."),
     ] = None,
     rank: Annotated[
-        bool, option(None, "--rank", help="Rank estimators at their largest size, in groups that do not differ.")
+        bool, option(None, "Rank estimators at their largest size, in groups that do not differ.", "--rank")
     ] = False,
-    rows: Annotated[bool, option(None, "--rows", help="All measurements as CSV, or in the file of --out.")] = False,
+    rows: Annotated[bool, option(None, "All measurements as CSV, or in the file of --out.", "--rows")] = False,
     heads: SingleHeads = None,
     metric: Metric = "mse",
     stat: Annotated[
         str,
         option(
             None,
-            help="median, mean, std, q10, q90, min, max or n.",
+            "median, mean, std, q10, q90, min, max or n.",
             autocompletion=complete.words("median", "mean", "std", "q10", "q90", "min", "max", "n"),
         ),
     ] = "median",
     out: Annotated[
-        str | None, option(None, "--out", "-o", help="File of --rows: Parquet if it ends in .parquet, else CSV.")
+        str | None, option(None, "File of --rows: Parquet if it ends in .parquet, else CSV.", "--out", "-o")
     ] = None,
-    format: TableFormat = "rich",
+    format: Annotated[Literal["rich", "md", "csv", "latex", "json"], option(None, "How to print it.")] = "rich",
     as_json: Json = False,
     csv: Annotated[bool, typer.Option(hidden=True)] = False,
     parquet: Annotated[bool, typer.Option(hidden=True)] = False,
@@ -159,13 +155,15 @@ def table(
 
     favorbench table results/quick --rows --out rows.parquet
     """
+    from favorbench.results.heads import first_head, populations
     from favorbench.results.summary import STATS
     from favorbench.results.tables import every_axis
 
     mode = "rank" if rank else "rows" if rows else ""
     if unfit := typed_parameters(context) & _UNFIT[mode]:
-        names = ", ".join(sorted(flags()[name] for name in unfit))
-        raise ScenarioError(f"{names}: {f'leave it out with --{mode}' if mode else 'only --rows writes a file'}")
+        raise ScenarioError(
+            f"{_flags(unfit)}: {f'leave it out with --{mode}' if mode else 'only --rows writes a file'}"
+        )
     if rows:
         if csv or parquet:  # of `favorbench export`, until version 0.4
             out = out or f"{run.resolve().name}.{'csv' if csv else 'parquet'}"
@@ -173,10 +171,7 @@ def table(
         return
     check("--stat", stat, STATS)
     form = "json" if as_json else format
-    if study := _study(run):
-        if rank:
-            raise study.refuse("ranking")
-        _refuse_for_studies(context, study)
+    if study := _study(context, run):
         if form == "json":
             print_json(study.record)
         elif form == "csv":
@@ -188,14 +183,9 @@ def table(
     axes = by or (every_axis(results) if form in ("csv", "json") and not over else None)
     sections = results.ranking(metric, heads) if rank else results.table(axes, metric, stat, over, heads)
     show(sections if isinstance(sections, tuple) else [sections], form)
-    if axes is None and heads is None and not over:
-        _say_single_heads(results, " --rank" if rank else "; all: --by head,estimator,R")
-
-
-def _refuse_for_studies(context: typer.Context, study: "SavedStudy") -> None:
-    """Raise ScenarioError for options of sweeps, where the directory is of a recommendation or of a model."""
-    if unfit := typed_parameters(context) & {"by", "over", "heads", "metric", "stat", "estimators"}:
-        raise study.refuse(", ".join(sorted(flags()[name] for name in unfit)))
+    if axes is None and heads is None and not over and populations(results):
+        more = " --rank" if rank else "; all: --by head,estimator,R"
+        say(f"single heads: favorbench table {results.path} --heads {first_head(results)}{more}")
 
 
 _UNFIT = {"": {"out", "csv", "parquet"}, "rank": {"by", "over", "stat", "out", "rows", "csv", "parquet"},
@@ -221,23 +211,21 @@ def _write_rows(run: Path, out: str | None, parquet: bool, heads: str | None) ->
     echo(f"{out}: {len(trials)} rows")
 
 
-@app.command(panel=LOOK)
+@command(LOOK)
 def compare(
     old: RunPath,
     new: Annotated[Path | None, and_also(OTHER_RUN, "Not needed with --estimators.")] = None,
     estimators: Annotated[
-        str | None, option(None, help='Two estimators, of OLD and of NEW (or OLD): "positive orthogonal,clusters".')
+        str | None, option(None, 'Two estimators, of OLD and of NEW (or OLD): "positive orthogonal,clusters".')
     ] = None,
     metric: Metric = "mse",
-    factor: Annotated[float, option(None, help="Ignore changes of the median error below this factor.")] = 1.05,
-    alpha: Annotated[float, option(None, help="Probability of any false alarm, over all rows.")] = 0.05,
+    factor: Annotated[float, option(None, "Ignore changes of the median error below this factor.")] = 1.05,
+    alpha: Annotated[float, option(None, "Probability of any false alarm, over all rows.")] = 0.05,
     only_changed: Annotated[
-        bool, option(None, "--only-changed", help="Leave out rows without a detectable difference.")
+        bool, option(None, "Leave out rows without a detectable difference.", "--only-changed")
     ] = False,
-    fail_on: Annotated[
-        Literal["worse"] | None, option(None, help="Exit 1 if a row is worse.", show_default=False)
-    ] = None,
-    format: Annotated[Literal["text", "md", "csv", "json", "junit"], option(None, help="How to print it.")] = "text",
+    fail_on: Annotated[Literal["worse"] | None, option(None, "Exit 1 if a row is worse.")] = None,
+    format: Annotated[Literal["text", "md", "csv", "json", "junit"], option(None, "How to print it.")] = "text",
     as_json: Json = False,
 ) -> None:
     """Compare two runs, or two estimators of a run, draw by draw.
@@ -259,8 +247,7 @@ def compare(
     if form == "json":
         names = ("metric", "factor", "alpha", "paired", "only_old", "only_new", "verdicts")
         summary = {name: getattr(comparison, name) for name in names} | {"geometric_mean": comparison.mean}
-        rows = frame.to_dict(orient="records")
-        print_json({"old": comparison.old.path, "new": comparison.new.path, **summary, "rows": rows})
+        print_json({"old": comparison.old.path, "new": comparison.new.path, **summary, "rows": frame})
     elif form == "csv":
         echo_data(frame.to_csv(index=False))
     elif form == "junit":
@@ -268,11 +255,10 @@ def compare(
     else:
         show(comparison_sections(comparison, only_changed), "rich" if form == "text" else form)
     if fail_on and comparison.count("+"):
-        sys.stdout.flush()
         raise typer.Exit(1)
 
 
-@app.command(panel=LOOK)
+@command(LOOK)
 def plot(
     context: typer.Context,
     path: Annotated[
@@ -282,21 +268,13 @@ def plot(
     heads: SingleHeads = None,
     estimators: Annotated[
         str | None,
-        option(
-            None,
-            help="Estimators in the map of layers and heads, e.g. clusters,multipole; default: the best.",
-            show_default=False,
-        ),
+        option(None, "Estimators in the map of layers and heads, e.g. clusters,multipole; default: the best."),
     ] = None,
-    out: Annotated[
-        Path | None, option(None, "--out", "-o", help="Folder, instead of RUN/figures (one run).", show_default=False)
-    ] = None,
-    format: Annotated[str, option(None, help="png, svg or pdf, with commas.")] = "png,svg",
-    size: Annotated[
-        str | None, option(None, help="Size of each figure in inches, e.g. 3.3x2.5 for one column.", show_default=False)
-    ] = None,
-    figure_title: Annotated[str, option(None, "--title", help="Title of each figure.", show_default=False)] = "",
-    dark: Annotated[bool, option(None, "--dark", help="For a dark background: NAME-dark.png and so on.")] = False,
+    out: Annotated[Path | None, option(None, "Folder, instead of RUN/figures (one run).", "--out", "-o")] = None,
+    format: Annotated[str, option(None, "png, svg or pdf, with commas.")] = "png,svg",
+    size: Annotated[str | None, option(None, "Size of each figure in inches, e.g. 3.3x2.5 for one column.")] = None,
+    figure_title: Annotated[str, option(None, "Title of each figure.", "--title")] = "",
+    dark: Annotated[bool, option(None, "For a dark background: NAME-dark.png and so on.", "--dark")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -342,8 +320,7 @@ def _draw(
     from favorbench.results.results import load
     from favorbench.results.seconds import timed
 
-    if study := _study(run):
-        _refuse_for_studies(context, study)
+    if study := _study(context, run):
         return style.write(study.charts, out or run / "figures")
     files = draw_all(load(run), metric, out, heads=heads, estimators=estimators)
     names = {file.stem.removesuffix("-dark") for file in files}
@@ -354,13 +331,13 @@ def _draw(
     return files
 
 
-@app.command(panel=LOOK)
+@command(LOOK)
 def report(
     run: RunPath,
     new: Annotated[Path | None, OTHER_RUN] = None,
     out: Annotated[
         Path | None,
-        option(None, "--out", "-o", help="The file.  [default: RUN/report.html; NEW/against-RUN.html]"),
+        option(None, "The file.  [default: RUN/report.html; NEW/against-RUN.html]", "--out", "-o"),
     ] = None,
     heads: SingleHeads = None,
     quiet: Quiet = False,
@@ -374,19 +351,21 @@ def report(
     from favorbench.results.heads import select_heads
     from favorbench.results.page import write_comparison, write_page
 
-    if new is None and (study := _study(run)):
+    if new is not None:
         if heads is not None:
-            raise ScenarioError("--heads: the page of a recommendation or of a model has all heads; leave it out")
-        files = study.write_page(out or run / "report.html")
-    elif new is None:
-        results = _load(run)
-        files = write_page(select_heads(results, heads), out or run / "report.html")
-    elif heads is not None:
-        raise ScenarioError("--heads: a page of two runs has all heads that both have; leave it out")
-    else:
+            raise ScenarioError("--heads: a page of two runs has all heads that both have; leave it out")
         comparison = _load(run).compare(new)
         warn_partial(comparison.new)
         files = write_comparison(comparison, out or new / f"against-{run.resolve().name}.html")
+    else:
+        from favorbench.studies.saved import saved_study
+
+        if study := saved_study(run):
+            if heads is not None:
+                raise ScenarioError("--heads: the page of a recommendation or of a model has all heads; leave it out")
+            files = study.write_page(out or run / "report.html")
+        else:
+            files = write_page(select_heads(_load(run), heads), out or run / "report.html")
     for file in files:
         echo(str(file))
     if len(files) > 1 and not quiet:

@@ -5,7 +5,7 @@
 
 import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,9 @@ TARGET, ESTIMATORS, TEXTS, INPUT, KERNEL, DRAWS, COMPUTING, OUTPUT = (
 )  # fmt: skip
 
 
-def option(panel: str | None, *names: str, help: str, **settings: Any) -> Any:
-    """An option under a heading of --help."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+def option(heading: str | None, help: str, *names: str, **settings: Any) -> Any:
+    """An option under a heading of --help, with its spellings where they are not that of the parameter."""
+    return typer.Option(*names, help=help, rich_help_panel=heading, **settings)
 
 
 def and_also(option: Any, more: str) -> Any:
@@ -30,89 +30,64 @@ def and_also(option: Any, more: str) -> Any:
 
 Text = str | None  # as it was typed: a scenario parses it
 
-MAPS = option(
-    ESTIMATORS, "--maps", help="Feature maps, e.g. positive,trig or my_module:MyMap.", autocompletion=complete.maps
-)
+MAPS = option(ESTIMATORS, "Feature maps, e.g. positive,trig or my_module:MyMap.", autocompletion=complete.maps)
 METHODS = option(
     ESTIMATORS,
-    "--methods",
-    help="Other estimators, e.g. clusters,multipole or sinks(4):clusters or my_module:my_attention.",
+    "Other estimators, e.g. clusters,multipole or sinks(4):clusters or my_module:my_attention.",
     autocompletion=complete.methods,
 )
-SAMPLERS = option(
-    ESTIMATORS, "--samplers", help="Samplers of the maps, e.g. iid,orthogonal.", autocompletion=complete.samplers
-)
-SIZES = option(ESTIMATORS, "-R", "--num-projections", help="Sizes: projections R of maps, m of methods, e.g. 64,256.")
-LENGTHS = option(INPUT, "-L", "--seq-len", help="Lengths, e.g. 1024,4096.")
+SAMPLERS = option(ESTIMATORS, "Samplers of the maps, e.g. iid,orthogonal.", autocompletion=complete.samplers)
+SIZES = option(ESTIMATORS, "Sizes: projections R of maps, m of methods, e.g. 64,256.", "-R", "--num-projections")
+LENGTHS = option(INPUT, "Lengths, e.g. 1024,4096.", "-L", "--seq-len")
 INPUTS = option(
     INPUT,
-    "--inputs",
-    help="gaussian, gaussian(std=0.5), sphere, minilm, or q, k, v in PATH.npz, PATH.safetensors or a folder.",
+    "gaussian, gaussian(std=0.5), sphere, minilm, or q, k, v in PATH.npz, PATH.safetensors or a folder.",
     autocompletion=complete.inputs,
 )
-RUN = typer.Argument(help="A run directory, e.g. results/quick.", show_default=False, autocompletion=complete.runs)
-TIMED_RUN = typer.Argument(
-    help="A run directory whose estimators are timed, e.g. results/quick.", show_default=False,
-    autocompletion=complete.runs,
-)  # fmt: skip
-OTHER_RUN = typer.Argument(help="Another run to compare with.", show_default=False, autocompletion=complete.runs)
-RUN_OUT = option(OUTPUT, "--out", "-o", help="Run directory.")
-SINGLE_HEADS = option(None, help="Show these heads only, one by one, e.g. L0H1,L5H0.", show_default=False)
+OTHER_RUN = typer.Argument(help="Another run to compare with.", autocompletion=complete.runs)
+RUN_OUT = option(OUTPUT, "Run directory.", "--out", "-o")
 MODEL = typer.Argument(help="minilm, smollm2, a model's folder, a .gguf file, or an id of the hub.")
 
 Sizes = Annotated[str, SIZES]
-SomeMaps = Annotated[str, MAPS]
 SomeSamplers = Annotated[str, SAMPLERS]
-HEAD_DIM = option(INPUT, "-d", "--head-dim", min=1, max=4096, help="Head dimension.")
+HEAD_DIM = option(INPUT, "Head dimension.", "-d", "--head-dim", min=1, max=4096)
 Layout = Annotated[
     Text,
-    option(INPUT, metavar="<axes>", help="Axes of q, k, v in a file: heads,L,d or L,heads,d; batch first."),
+    option(INPUT, "Axes of q, k, v in a file: heads,L,d or L,heads,d; batch first.", metavar="<axes>"),
 ]
 Causal = Annotated[
     bool | None,
     option(
         INPUT,
+        "A query sees the keys up to its own position only.  [default: as a file of heads declares]",
         "--causal/--no-causal",
-        help="A query sees the keys up to its own position only.  [default: as a file of heads declares]",
     ),
 ]
-Heads = Annotated[Text, option(INPUT, "--heads", help="Only these heads of a file, e.g. L0H1,L5H0.")]
-SingleHeads = Annotated[Text, SINGLE_HEADS]
-Repeats = Annotated[int, option(DRAWS, "--repeats", min=3, max=1000, help="Interleaved runs of each.")]
-BACKEND = option(
-    COMPUTING, "--backend", help="Array library: numpy or torch.", autocompletion=complete.words("numpy", "torch")
-)
-DEVICE = option(
-    COMPUTING, "--device", help="Device of torch: cpu, cuda or cuda:N.", autocompletion=complete.words("cpu", "cuda")
-)
-FigureOut = Annotated[Path | None, option(OUTPUT, "--out", "-o", help="Also draw the figure, into this directory.")]
+Heads = Annotated[Text, option(INPUT, "Only these heads of a file, e.g. L0H1,L5H0.")]
+SingleHeads = Annotated[Text, option(None, "Show these heads only, one by one, e.g. L0H1,L5H0.")]
+BACKEND = option(COMPUTING, "Array library: numpy or torch.", autocompletion=complete.words("numpy", "torch"))
+DEVICE = option(COMPUTING, "Device of torch: cpu, cuda or cuda:N.", autocompletion=complete.words("cpu", "cuda"))
+FigureOut = Annotated[Path | None, option(OUTPUT, "Also draw the figure, into this directory.", "--out", "-o")]
 
-Texts = Annotated[list[Path] | None, option(TEXTS, "--text", metavar="FILE...", help="Texts, one input each.")]
+Texts = Annotated[list[Path] | None, option(TEXTS, "Texts, one input each.", metavar="FILE...")]
 MoreTexts = Annotated[list[Path] | None, typer.Argument(metavar="FILE", hidden=True)]
-TOKENS = option(TEXTS, "-L", "--length", help="Tokens of each text, at most.  [default: 512]", metavar="<int>")
-RemoteCode = Annotated[bool, option(TEXTS, "--trust-remote-code", help="Run Python code that comes with the model.")]
+TOKENS = option(TEXTS, "Tokens of each text, at most.  [default: 512]", "-L", "--length", metavar="<int>")
+RemoteCode = Annotated[bool, option(TEXTS, "Run Python code that comes with the model.", "--trust-remote-code")]
 
-Json = Annotated[bool, option(OUTPUT, "--json", help="Print the result as JSON on stdout.")]
-EXACT_HEADS = option(ESTIMATORS, "--exact-heads", metavar="<heads>", help="Heads that stay exact, e.g. L7H6-8,L18H0.")
+Json = Annotated[bool, option(OUTPUT, "Print the result as JSON on stdout.", "--json")]
+EXACT_HEADS = option(ESTIMATORS, "Heads that stay exact, e.g. L7H6-8,L18H0.", metavar="<heads>")
 
-Quiet = Annotated[bool, option(OUTPUT, "--quiet", "-q", help="Print errors and results only.")]
+Quiet = Annotated[bool, option(OUTPUT, "Print errors and results only.", "--quiet", "-q")]
 
-
-def _metric(panel: str | None) -> Any:
-    return option(panel, "--metric", help="A metric; see `favorbench list metrics`.", autocompletion=complete.metrics)
-
-
-Metric = Annotated[str, _metric(None)]
-TARGET_METRIC = _metric(TARGET)
-RunPath = Annotated[Path, RUN]
-Workers = Annotated[int, option(COMPUTING, min=1, max=1024, help="Processes; the rows are the same for any number.")]
+Metric = Annotated[str, option(None, "A metric; see `favorbench list metrics`.", autocompletion=complete.metrics)]
+RunPath = Annotated[Path, typer.Argument(help="A run directory, e.g. results/quick.", autocompletion=complete.runs)]
+Workers = Annotated[int, option(COMPUTING, "Processes; the rows are the same for any number.", min=1, max=1024)]
 Cluster = Annotated[
     str | None,
     option(
         COMPUTING,
-        help="A Dask cluster: tcp://host:8786, the path of a scheduler.json, local:N, or none.",
+        "A Dask cluster: tcp://host:8786, the path of a scheduler.json, local:N, or none.",
         envvar="FAVORBENCH_CLUSTER",
     ),
 ]
-Seed = Annotated[int, option(DRAWS, min=0, help="Seed of all random streams.")]
-TableFormat = Annotated[Literal["rich", "md", "csv", "latex", "json"], option(None, help="How to print it.")]
+Seed = Annotated[int, option(DRAWS, "Seed of all random streams.", min=0)]

@@ -2,15 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from favorbench.cli import complete
 from favorbench.cli.app import (
     REFERENCE,
-    app,
     check_maps,
+    command,
     echo,
     numbers,
     print_json,
@@ -38,15 +38,15 @@ from favorbench.errors import ScenarioError
 WITH_PAPERS = ["maps", "samplers", "methods", "baselines"]
 
 
-@app.command("list", panel=REFERENCE)
+@command(REFERENCE, "list")
 def list_(
     what: Annotated[
         Literal["maps", "samplers", "methods", "inputs", "scenarios", "metrics", "baselines"] | None,
         typer.Argument(help="The names to list. Default: all of them, in short."),
     ] = None,
-    with_papers: Annotated[bool, option(None, "--papers", help="Print the papers behind each estimator.")] = False,
+    with_papers: Annotated[bool, option(None, "Print the papers behind each estimator.", "--papers")] = False,
     form: Annotated[
-        Literal["table", "bibtex"], option(None, "--format", help="bibtex: an entry for every paper.")
+        Literal["table", "bibtex"], option(None, "bibtex: an entry for every paper.", "--format")
     ] = "table",
     as_json: Json = False,
 ) -> None:
@@ -65,29 +65,25 @@ def list_(
     elif what or with_papers:
         show([Section("" if what else family, rows) for family, rows in listed.items()])
     else:
-        names = [f"{family}: {_names(members)}" for family, members in listed.items()]
+        names = [f"{family}: {', '.join(member['name'] for member in members)}" for family, members in listed.items()]
         show([Section(sentences=[*names, "", f"favorbench list {families[0]} shows the properties of each."])])
 
 
-def _names(members: list[dict[str, Any]]) -> str:
-    return ", ".join(member["name"] for member in members)
-
-
-@app.command(panel=REFERENCE)
+@command(REFERENCE)
 def theory(
     map: Annotated[
         str,
-        typer.Argument(help="A feature map, e.g. positive.", show_default=False, autocompletion=complete.maps),
+        typer.Argument(help="A feature map, e.g. positive.", autocompletion=complete.maps),
     ],
     sampler: Annotated[str, typer.Argument(help="A sampler.", autocompletion=complete.samplers)] = "iid",
-    head_dim: Annotated[int, option(INPUT, "-d", "--head-dim", min=2, max=4096, help="Head dimension.")] = 16,
+    head_dim: Annotated[int, option(INPUT, "Head dimension.", "-d", "--head-dim", min=2, max=4096)] = 16,
     norm: Annotated[
-        str, option(INPUT, help="|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
+        str, option(INPUT, "|x| = |y| of scaled query and key; d^(1/4) is typical of N(0, I) inputs.")
     ] = "0.5,1,1.5,2",
     num_projections: Sizes = "16,64,256,1024",
-    cosine: Annotated[float, option(INPUT, min=-1, max=1, help="Cosine between query and key.")] = 0.0,
-    target: Annotated[float, option(TARGET, help="The relative error to reach.")] = 0.1,
-    draws: Annotated[int, option(DRAWS, min=0, max=1_000_000, help="Draws measured for comparison; 0: none.")] = 2000,
+    cosine: Annotated[float, option(INPUT, "Cosine between query and key.", min=-1, max=1)] = 0.0,
+    target: Annotated[float, option(TARGET, "The relative error to reach.")] = 0.1,
+    draws: Annotated[int, option(DRAWS, "Draws measured for comparison; 0: none.", min=0, max=1_000_000)] = 2000,
     seed: Seed = 0,
     out: FigureOut = None,
     as_json: Json = False,
@@ -117,7 +113,7 @@ def theory(
     print_result(as_json, result._asdict() | {"files": files}, [theory_section(result)], files)
 
 
-@app.command(panel=REFERENCE)
+@command(REFERENCE)
 def verify(
     subjects: Annotated[
         list[str] | None,
@@ -125,17 +121,16 @@ def verify(
             help="MAP (under all samplers), SAMPLER (with all maps), MAP/SAMPLER or METHOD, also module:object.  "
             "[default: all methods, all maps under iid and orthogonal, all samplers with trig, phase, positive and "
             "hyperbolic]",
-            show_default=False,
             autocompletion=complete.subjects,
         ),
     ] = None,
     controls: Annotated[
-        bool, option(None, "--controls", help="Also submit known-wrong variants, which must all be caught.")
+        bool, option(None, "Also submit known-wrong variants, which must all be caught.", "--controls")
     ] = False,
     thorough: Annotated[
-        bool, option(None, "--thorough", help="More draws, which detect a bias a quarter as large.")
+        bool, option(None, "More draws, which detect a bias a quarter as large.", "--thorough")
     ] = False,
-    draws: Annotated[int | None, option(None, min=500, help="Draws of omega, instead of the default.")] = None,
+    draws: Annotated[int | None, option(None, "Draws of omega, instead of the default.", min=500)] = None,
     seed: Seed = 0,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -157,8 +152,7 @@ def verify(
         result = run_verify(subjects or (), count, seed, report, workers)
         caught = list(known_mistakes.run(seed)) if controls else []
     if as_json:
-        control_records = [{"control": c.control, "mistake": c.mistake, "caught_by": c.caught_by} for c in caught]
-        print_json(result.as_dict() | {"controls": control_records})
+        print_json(result.as_dict() | {"controls": caught})
     else:
         to = console.stdout()
         console.show(to, verification_sections(result, caught, to.width >= 130))
@@ -166,19 +160,17 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command(panel=REFERENCE)
+@command(REFERENCE)
 def reproduce(
     context: typer.Context,
     figure: Annotated[
         Literal["iid-vs-ortho", "trig-vs-positive", "kernel-trick", "all"], typer.Argument(help="Which figure.")
     ] = "all",
-    version: Annotated[
-        Literal["published", "corrected", "both"], option(None, "--as", help="Which protocol.")
-    ] = "both",
+    version: Annotated[Literal["published", "corrected", "both"], option(None, "Which protocol.", "--as")] = "both",
     workers: Workers = 2,
     cluster: Cluster = None,
-    out: Annotated[Path, option(None, "--out", "-o", help="Output folder.")] = Path("results/blog"),
-    seed: Annotated[int | None, option(None, help="Another seed than the scenario's.")] = None,
+    out: Annotated[Path, option(None, "Output folder.", "--out", "-o")] = Path("results/blog"),
+    seed: Annotated[int | None, option(None, "Another seed than the scenario's.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

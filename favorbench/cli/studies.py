@@ -1,15 +1,16 @@
 """The commands that measure something other than attention on a scenario: audit, kernel, speed."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from favorbench.cli import complete, options
 from favorbench.cli.app import (
-    app,
+    MEASURE,
     check_device,
     check_maps,
+    command,
     interrupted,
     names,
     numbers,
@@ -28,34 +29,28 @@ from favorbench.cli.options import (
     FigureOut,
     Json,
     Quiet,
-    Repeats,
     Seed,
     Sizes,
-    SomeMaps,
     SomeSamplers,
     and_also,
     option,
 )
 from favorbench.errors import ScenarioError
 
-if TYPE_CHECKING:
-    from favorbench.studies.kernel import PointSet
 
-
-@app.command()
+@command(MEASURE)
 def audit(
     implementations: Annotated[
         list[str],
         typer.Argument(
             help="performer-pytorch, a method, or module:function of (q, k, v[, omega]) or of (query, key, value, "
             "size, rng).",
-            show_default=False,
             autocompletion=complete.methods,
         ),
     ],
     inputs: Annotated[str | None, and_also(options.INPUTS, "[default: Gaussians and minilm]")] = None,
     num_projections: Annotated[str | None, and_also(options.SIZES, "The claims are measured at the largest.")] = None,
-    runs: Annotated[int, option(DRAWS, min=6, max=10_000, help="Runs on each input.")] = 20,
+    runs: Annotated[int, option(DRAWS, "Runs on each input.", min=6, max=10_000)] = 20,
     seed: Seed = 0,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/audit-...]")] = None,
     as_json: Json = False,
@@ -88,7 +83,7 @@ def audit(
         say(f"saved in {path}: see favorbench table and favorbench plot {path}")
 
 
-@app.command()
+@command(MEASURE)
 def kernel(
     name: Annotated[
         str,
@@ -102,39 +97,37 @@ def kernel(
         str | None,
         option(
             ESTIMATORS,
-            help="gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
+            "gaussian, softmax: any of `favorbench list maps`; polynomial: explicit, tensorsketch; others: "
             "explicit.  [default: gaussian trig,phase; softmax positive,trig; others all]",
-            show_default=False,
             autocompletion=complete.maps,
         ),
     ] = None,
     samplers: SomeSamplers = "iid,orthogonal",
     num_projections: Sizes = "16,32,64,128,256",
     budget: Annotated[
-        Literal["projections", "features"], option(ESTIMATORS, help="What -R counts: projections or features.")
+        Literal["projections", "features"], option(ESTIMATORS, "What -R counts: projections or features.")
     ] = "projections",
     points: Annotated[
-        str | None, option(INPUT, metavar="FILE", help="Points, one a row: a .npy or .csv.  [default: N(0, I)]")
+        str | None, option(INPUT, "Points, one a row: a .npy or .csv.  [default: N(0, I)]", metavar="FILE")
     ] = None,
-    num_points: Annotated[int | None, option(INPUT, min=1, max=2048, help="How many points.  [default: 200]")] = None,
+    num_points: Annotated[int | None, option(INPUT, "How many points.  [default: 200]", min=1, max=2048)] = None,
     head_dim: Annotated[
-        int | None, option(INPUT, "-d", "--head-dim", min=1, max=4096, help="Their dimension.  [default: 16]")
+        int | None, option(INPUT, "Their dimension.  [default: 16]", "-d", "--head-dim", min=1, max=4096)
     ] = None,
-    scale: Annotated[float, option(INPUT, help="Factor on the points.")] = 1.0,
+    scale: Annotated[float, option(INPUT, "Factor on the points.")] = 1.0,
     sigma: Annotated[
         float | None,
         option(
-            KERNEL,
-            help="Bandwidth: gaussian and softmax divide points by it.  [default: gaussian d^(1/2), softmax d^(1/4)]",
+            KERNEL, "Bandwidth: gaussian and softmax divide points by it.  [default: gaussian d^(1/2), softmax d^(1/4)]"
         ),
     ] = None,
     degree: Annotated[
-        int | None, option(KERNEL, min=1, max=30, help="Degree of the polynomial kernel.  [default: 2]")
+        int | None, option(KERNEL, "Degree of the polynomial kernel.  [default: 2]", min=1, max=30)
     ] = None,
     constant: Annotated[
-        float | None, option(KERNEL, help="Constant of the polynomial kernel, (x.y + c)^degree.  [default: 1]")
+        float | None, option(KERNEL, "Constant of the polynomial kernel, (x.y + c)^degree.  [default: 1]")
     ] = None,
-    trials: Annotated[int, option(DRAWS, min=1, max=1_000_000, help="Draws of every cell.")] = 20,
+    trials: Annotated[int, option(DRAWS, "Draws of every cell.", min=1, max=1_000_000)] = 20,
     seed: Seed = 0,
     out: FigureOut = None,
     as_json: Json = False,
@@ -148,12 +141,17 @@ def kernel(
     from favorbench import console, style
     from favorbench.console.studies import gram_section
     from favorbench.registry import split_list
-    from favorbench.studies.kernel import study
+    from favorbench.studies.kernel import DEFAULT_POINTS, gaussian_points, points_of_file, study
     from favorbench.studies.kernel.figure import chart
     from favorbench.studies.kernel.targets import get_kernel
 
     sizes = numbers("-R", num_projections, int, low=1)
-    where = _points(points, num_points, head_dim, scale, seed)
+    if points is None:
+        where = gaussian_points(num_points or DEFAULT_POINTS, head_dim or 16, scale, seed)
+    elif head_dim is None:
+        where = points_of_file(points, num_points, scale, seed)
+    else:
+        raise ScenarioError(f"-d {head_dim}: the points of {points} have their own dimension: leave -d out")
     target = get_kernel(name, where.values.shape[1], sigma=sigma, degree=degree, constant=constant)
     chosen = split_list(maps) if maps is not None else target.default_maps
     check_maps("kernel", chosen)
@@ -163,31 +161,27 @@ def kernel(
     print_result(as_json, result.as_dict() | {"files": files}, [gram_section(result)], files)
 
 
-def _points(path: str | None, count: int | None, head_dim: int | None, scale: float, seed: int) -> "PointSet":
-    from favorbench.studies.kernel import DEFAULT_POINTS, gaussian_points, points_of_file
-
-    if path is None:
-        return gaussian_points(count or DEFAULT_POINTS, head_dim or 16, scale, seed)
-    if head_dim is not None:
-        raise ScenarioError(f"-d {head_dim}: the points of {path} have their own dimension: leave -d out")
-    return points_of_file(path, count, scale, seed)
-
-
-@app.command()
+@command(MEASURE)
 def speed(
     context: typer.Context,
-    run: Annotated[Path | None, options.TIMED_RUN] = None,
-    maps: SomeMaps = "positive,trig",
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run directory whose estimators are timed, e.g. results/quick.",
+            autocompletion=complete.runs,
+        ),
+    ] = None,
+    maps: Annotated[str, options.MAPS] = "positive,trig",
     methods: Annotated[str | None, options.METHODS] = None,
     num_projections: Sizes = "64,256",
     seq_len: Annotated[str, options.LENGTHS] = "256,512,1024,2048,4096,8192,16384",
     head_dim: Annotated[int, options.HEAD_DIM] = 64,
-    repeats: Repeats = 7,
+    repeats: Annotated[int, option(DRAWS, "Interleaved runs of each.", min=3, max=1000)] = 7,
     backend: Annotated[Literal["numpy", "torch"], options.BACKEND] = "numpy",
     device: Annotated[str, options.DEVICE] = "cpu",
-    dtype: Annotated[str, option(COMPUTING, help="Precision of exact and linear attention alike.")] = "float64",
+    dtype: Annotated[str, option(COMPUTING, "Precision of exact and linear attention alike.")] = "float64",
     workers: Annotated[int, typer.Option(hidden=True)] = 1,
-    out: Annotated[Path, option(OUTPUT, "--out", "-o", help="Folder for the figure.")] = Path("results/speed"),
+    out: Annotated[Path, option(OUTPUT, "Folder for the figure.", "--out", "-o")] = Path("results/speed"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -237,7 +231,6 @@ def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
     except KeyboardInterrupt:  # runs of a broken-off timing are not comparable with later ones
         interrupted(f": no seconds of {run} are kept that were not there before; the same command begins anew")
     file = write_seconds(run, seconds)
-    data = seconds._replace(rows=seconds.rows.to_dict(orient="records"))._asdict() | {"file": file}
-    print_result(as_json, data, seconds_sections(seconds), [file])
+    print_result(as_json, seconds._asdict() | {"file": file}, seconds_sections(seconds), [file])
     if not quiet and not as_json:
         say(f"favorbench plot {run} draws errors against them")

@@ -2,12 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from favorbench.cli import complete, options
-from favorbench.cli.app import app, number, print_json, print_result, resumable, say, workers_of
+from favorbench.cli.app import MEASURE, command, number, print_json, print_result, resumable, say, workers_of
 from favorbench.cli.options import (
     COMPUTING,
     DRAWS,
@@ -25,7 +25,7 @@ from favorbench.cli.options import (
     and_also,
     option,
 )
-from favorbench.formats import format_bytes, format_seconds
+from favorbench.formats import format_bytes, format_seconds, heading
 
 if TYPE_CHECKING:
     from favorbench.engine.plan import Plan
@@ -38,78 +38,90 @@ _TRY_METHODS = (
 )
 
 
-SCENARIO = typer.Argument(
-    help="A scenario file, or the name of an included one.  [default: quick]",
-    show_default=False,
-    autocompletion=complete.scenarios,
-)
-BUDGET = option(
-    ESTIMATORS,
-    help="What -R counts: projections, features, or cost (as many multiplications as a map of R features).",
-    autocompletion=complete.words("projections", "features", "cost"),
-)
-CALIBRATE = option(
-    ESTIMATORS,
-    help="Heads of another text, to which maps written calibrated:MAP are fitted.",
-    autocompletion=complete.inputs,
-)
-REDRAW = option(DRAWS, help="New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
-QUERY_ROWS = option(
-    DRAWS,
-    metavar="<int>",
-    help="Measure the error on this many random query rows.  [default: all to 4096, then 1024]",
-)
-RETRY_FAILED = option(DRAWS, "--retry-failed", help="Recompute draws in which an estimator failed.")
-BATCH = option(
-    COMPUTING, metavar="<int>", help="Draws computed together by torch (NumPy: one); auto: enough to fill a GPU."
-)
-DTYPE = option(
-    COMPUTING,
-    help="Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
-    autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
-)
-DRY_RUN = option(OUTPUT, "--dry-run", help="Print the plan and what it will cost; compute nothing.")
-
-BASELINES = option(
-    ESTIMATORS,
-    "--baselines",
-    help="uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
-    autocompletion=complete.baselines,
-)
-
-
-@app.command()
+@command(MEASURE)
 def sweep(
     context: typer.Context,
-    scenario: Annotated[Text, SCENARIO] = None,
+    scenario: Annotated[
+        Text,
+        typer.Argument(
+            help="A scenario file, or the name of an included one.  [default: quick]",
+            autocompletion=complete.scenarios,
+        ),
+    ] = None,
     maps: Annotated[Text, and_also(options.MAPS, "none: no maps.")] = None,
     methods: Annotated[Text, options.METHODS] = None,
     samplers: Annotated[Text, options.SAMPLERS] = None,
     num_projections: Annotated[Text, and_also(options.SIZES, "dlogd is int(d ln d).")] = None,
-    budget: Annotated[Text, BUDGET] = None,
-    baselines: Annotated[Text, BASELINES] = None,
-    calibrate: Annotated[Text, CALIBRATE] = None,
+    budget: Annotated[
+        Text,
+        option(
+            ESTIMATORS,
+            "What -R counts: projections, features, or cost (as many multiplications as a map of R features).",
+            autocompletion=complete.words("projections", "features", "cost"),
+        ),
+    ] = None,
+    baselines: Annotated[
+        Text,
+        option(
+            ESTIMATORS,
+            "uniform (always), taylor-1, taylor-2, sampled-keys, best-rank, top-keys.",
+            autocompletion=complete.baselines,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        Text,
+        option(
+            ESTIMATORS,
+            "Heads of another text, to which maps written calibrated:MAP are fitted.",
+            autocompletion=complete.inputs,
+        ),
+    ] = None,
     inputs: Annotated[Text, options.INPUTS] = None,
     layout: Layout = None,
     heads: Heads = None,
     causal: Causal = None,
     seq_len: Annotated[Text, options.LENGTHS] = None,
-    head_dim: Annotated[Text, option(INPUT, "-d", "--head-dim", help="Head dimensions, e.g. 16,64.")] = None,
-    scale: Annotated[Text, option(INPUT, help="Factors on q and k, e.g. 0.5,1.0.")] = None,
-    value_scale: Annotated[Text, option(INPUT, help="Factor on v.", metavar="<float>")] = None,
-    trials: Annotated[Text, option(DRAWS, help="Draws of each combination.", metavar="<int>")] = None,
-    redraw: Annotated[Text, REDRAW] = None,
-    query_rows: Annotated[Text, QUERY_ROWS] = None,
-    seed: Annotated[Text, option(DRAWS, help="Seed of all random streams.", metavar="<int>")] = None,
-    retry_failed: Annotated[bool, RETRY_FAILED] = False,
+    head_dim: Annotated[Text, option(INPUT, "Head dimensions, e.g. 16,64.", "-d", "--head-dim")] = None,
+    scale: Annotated[Text, option(INPUT, "Factors on q and k, e.g. 0.5,1.0.")] = None,
+    value_scale: Annotated[Text, option(INPUT, "Factor on v.", metavar="<float>")] = None,
+    trials: Annotated[Text, option(DRAWS, "Draws of each combination.", metavar="<int>")] = None,
+    redraw: Annotated[
+        Text, option(DRAWS, "New inputs for each trial, or for each R.", autocompletion=complete.words("trial", "R"))
+    ] = None,
+    query_rows: Annotated[
+        Text,
+        option(
+            DRAWS,
+            "Measure the error on this many random query rows.  [default: all to 4096, then 1024]",
+            metavar="<int>",
+        ),
+    ] = None,
+    seed: Annotated[Text, option(DRAWS, "Seed of all random streams.", metavar="<int>")] = None,
+    retry_failed: Annotated[
+        bool, option(DRAWS, "Recompute draws in which an estimator failed.", "--retry-failed")
+    ] = False,
     workers: Workers = 1,
     cluster: Cluster = None,
-    batch: Annotated[str, BATCH] = "auto",
+    batch: Annotated[
+        str,
+        option(
+            COMPUTING, "Draws computed together by torch (NumPy: one); auto: enough to fill a GPU.", metavar="<int>"
+        ),
+    ] = "auto",
     backend: Annotated[Text, options.BACKEND] = None,
     device: Annotated[Text, options.DEVICE] = None,
-    dtype: Annotated[Text, DTYPE] = None,
+    dtype: Annotated[
+        Text,
+        option(
+            COMPUTING,
+            "Precision of the estimator: float64, float32; torch: tf32, bfloat16, float16.",
+            autocompletion=complete.words("float64", "float32", "tf32", "bfloat16", "float16"),
+        ),
+    ] = None,
     out: Annotated[Path | None, and_also(options.RUN_OUT, "[default: results/NAME]")] = None,
-    dry_run: Annotated[bool, DRY_RUN] = False,
+    dry_run: Annotated[
+        bool, option(OUTPUT, "Print the plan and what it will cost; compute nothing.", "--dry-run")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -134,31 +146,30 @@ def sweep(
         _print_plan(plan(study), path, as_json)
         return
     from favorbench import console
+    from favorbench.engine.cost import cost
+    from favorbench.results.findings import sentences
+    from favorbench.results.heads import over_heads
     from favorbench.results.sections import run_sections
     from favorbench.results.summary import compared
     from favorbench.run import sweep as run_sweep
 
     if not quiet:
-        _say_if_long(plan(study), workers if where == workers else 1)
+        expected = cost(plan(study))
+        seconds = expected.seconds / (workers if where == workers else 1)
+        if seconds > LONG:
+            say(f"{expected.draws} draws to compute, about {format_seconds(seconds)}")
     with resumable(path), console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
         results = run_sweep(study, path, where, report, draws_together, retry_failed, cluster="none")
     if not quiet:
         _say_what_went_wrong(results)
     if as_json:
-        print_json({"run": str(path), **_as_json(results)})
+        data = {"run": path, "complete": results.manifest["complete"], "sentences": sentences(results)}
+        print_json(data | {"heads": over_heads(results), "summary": results.summary})
     else:
         lines = [f"Saved in {results.path}. Figures: favorbench plot {results.path}"]
         if not results.scenario.methods and "better" not in set(compared(results.summary)["versus_uniform"]):
             lines += [_TRY_METHODS]
         print_result(False, {}, run_sections(results), lines)
-
-
-def _say_if_long(plan: "Plan", workers: int) -> None:
-    from favorbench.engine.cost import cost
-
-    expected = cost(plan)
-    if expected.seconds / workers > LONG:
-        say(f"{expected.draws} draws to compute, about {format_seconds(expected.seconds / workers)}")
 
 
 def _say_about_inputs(study: "Study", plan: "Plan") -> None:
@@ -169,10 +180,12 @@ def _say_about_inputs(study: "Study", plan: "Plan") -> None:
         if law.fixed and (notes := input_notes(plan, name, law)):
             say(f"{name}: {'; '.join(notes)}")
     for key, values in study.scenario.overridden.items():
-        measured, short = {getattr(shape.head, key) for shape in plan.shapes}, {"seq_len": "L", "head_dim": "d"}[key]
+        measured = {getattr(shape.head, key) for shape in plan.shapes}
         if set(values) != measured:
-            given, taken = (", ".join(map(str, numbers)) for numbers in (values, sorted(measured)))
-            say(f"{short} = {given} of the scenario gives way to that of the inputs: {short} = {taken}")
+            given, taken = (
+                f"{heading(key)} = {', '.join(map(str, numbers))}" for numbers in (values, sorted(measured))
+            )
+            say(f"{given} of the scenario gives way to that of the inputs: {taken}")
     if study.scenario.left_out:
         say(f"left out, as they cannot be causal: {', '.join(study.scenario.left_out)}")
     if study.scenario.calibrate is not None:
@@ -200,32 +213,21 @@ def _print_plan(plan: "Plan", path: Path, as_json: bool) -> None:
     from favorbench.engine.cost import workers_that_fit
     from favorbench.numerics.machine import available_memory
 
-    cost, scenario, available = planned_cost(plan), plan.study.scenario, available_memory()
+    cost, available = planned_cost(plan), available_memory()
+    scenario = plan.study.scenario.model_dump(mode="json")
     fit = workers_that_fit(cost.memory_bytes)
-    lines = [
-        f"{key:16} {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}"
-        for key, value in scenario.model_dump(mode="json", exclude_none=True).items()
-    ]
-    lines += [
-        f"{'out':16} {path}",
-        f"{'plan':16} {cost.cells} cells, {cost.draws} draws, {cost.rows} rows",
-        f"{'cost':16} about {format_seconds(cost.seconds)} on one worker, "
+    table = {
+        key: ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+        for key, value in scenario.items()
+        if value is not None
+    } | {
+        "out": path,
+        "plan": f"{cost.cells} cells, {cost.draws} draws, {cost.rows} rows",
+        "cost": f"about {format_seconds(cost.seconds)} on one worker, "
         f"{format_bytes(cost.memory_bytes)} for each worker, plus the libraries",
-    ]
+    }
     if available is not None:
         fits = f"{'none' if not fit else fit if fit > 1 else 'one'} of these at once, with their libraries"
-        lines.append(f"{'memory':16} {format_bytes(available)} available here: {fits}; {os.cpu_count()} cores")
-    data = cost._asdict() | {"workers_that_fit": fit, "available_bytes": available, "out": str(path)}
-    print_result(as_json, data | {"scenario": scenario.model_dump(mode="json")}, [], lines)
-
-
-def _as_json(results: "Results") -> dict[str, Any]:
-    from favorbench.results.findings import sentences
-    from favorbench.results.heads import over_heads
-
-    return {
-        "complete": results.manifest["complete"],
-        "sentences": sentences(results),
-        "heads": over_heads(results).to_dict(orient="records"),
-        "summary": results.summary.to_dict(orient="records"),
-    }
+        table["memory"] = f"{format_bytes(available)} available here: {fits}; {os.cpu_count()} cores"
+    data = {"workers_that_fit": fit, "available_bytes": available, "out": path, "scenario": scenario}
+    print_result(as_json, cost._asdict() | data, [], [f"{key:16} {value}" for key, value in table.items()])

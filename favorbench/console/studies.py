@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from favorbench.formats import counted, format_bytes, format_value
 from favorbench.sections import Section
@@ -45,7 +45,7 @@ def seconds_sections(timed: "Seconds") -> list[Section]:
             seconds, low, high = (format_value(row[name], "seconds") for name in ("seconds", "low", "high"))
             texts.append({
                 "estimator": estimator_name(row),
-                "R": "-" if row["num_projections"] is None else str(row["num_projections"]),
+                "R": str(row["num_projections"] or "-"),
                 "seconds": seconds, interval_name(timed.repeats): f"{low} to {high}",
                 "/ exact": f"{row['seconds'] / exact:.2g}",
             })  # fmt: skip
@@ -86,15 +86,12 @@ def speed_section(study: "SpeedStudy") -> Section:
     )
     for curve in study.crossovers:
         timings = study.of(curve.estimator)
-        times = {f"L = {t.seq_len}": format_value(t.seconds, "seconds") for t in timings}
-        memory, crossing = (
-            timings[-1].memory_bytes,
-            f"{curve.seq_len:.0f}" if curve.seq_len > 0 else f"<= {lengths[0]}",
-        )
-        if math.isinf(curve.seq_len) or math.isnan(curve.seq_len):  # never; or exact attention itself
-            crossing = f"> {lengths[-1]}" if math.isinf(curve.seq_len) else "-"
+        times = {timing.seq_len: format_value(timing.seconds, "seconds") for timing in timings}
+        memory, crossing = timings[-1].memory_bytes, f"{curve.seq_len:.0f}"
+        if not 0 < curve.seq_len < math.inf:  # always, never, or exact attention itself
+            crossing = {0.0: f"<= {lengths[0]}", math.inf: f"> {lengths[-1]}"}.get(curve.seq_len, "-")
         rows.append({
-            "estimator": curve.estimator, **{f"L = {length}": times.get(f"L = {length}", "-") for length in lengths},
+            "estimator": curve.estimator, **{f"L = {length}": times.get(length, "-") for length in lengths},
             "slope": "-" if math.isnan(curve.slope) else f"{curve.slope:.2f}{'?' if curve.uncertain else ''}",
             "faster from L": crossing, "MiB": "-" if memory is None else f"{memory / 2**20:.3g}",
         })  # fmt: skip
@@ -146,8 +143,7 @@ def theory_section(study: "TheoryStudy") -> Section:
     for norm, needed in study.needed.items():
         points = [point for point in study.points if point.norm == norm]
         theory = {f"R = {p.num_projections}": _relative(p.closed_form) for p in points}
-        far = {needed_name: "-" if needed is None else str(needed)}
-        rows.append({"|x| = |y|": f"{norm:g}", "": "theory", **theory, **far})
+        rows.append({"|x| = |y|": f"{norm:g}", "": "theory", **theory, needed_name: str(needed or "-")})
         if study.draws:
             measured = {
                 f"R = {p.num_projections}": _relative(p.measured) if math.isfinite(p.measured) else "gate"
@@ -175,15 +171,16 @@ def verification_sections(result: "Verification", controls: "Sequence[Caught]", 
     ]  # fmt: skip
     caught = [
         {
-            "": "MISSED" if control.caught_by is None else "caught",
-            "control": f"{control.control} ({control.mistake})",
-            "by": _by(control),
+            "": "caught" if by else "MISSED",
+            "control": f"{control} ({mistake})",
+            "by": f"{by.claim}, {_statistic(by.statistic)} over {by.threshold or 0.0:.2f}" if by else "",
         }
-        for control in controls
+        for control, mistake, by in controls
     ]
-    claimed, missed = sum(c.threshold is not None for c in result.checks), sum(c.caught_by is None for c in controls)
+    claimed = sum(check.threshold is not None for check in result.checks)
     text = f"{claimed - len(result.refuted)} of {claimed} claims hold"
-    text += f", {len(controls) - missed} of {len(controls)} known mistakes are caught" if controls else ""
+    if controls:
+        text += f", {sum(bool(control.caught_by) for control in controls)} of {len(controls)} known mistakes are caught"
     note = "Statistic: the largest |z| of the tests, or an error over its bound (limit 1)."
     return [
         Section(rows=checks, note=note, labels=2, style=_style("verdict", {HOLDS: "green", REFUTED: "bold red"})),
@@ -193,18 +190,13 @@ def verification_sections(result: "Verification", controls: "Sequence[Caught]", 
     ]  # fmt: skip
 
 
-def _by(control: "Caught") -> str:
-    by = control.caught_by
-    return "" if by is None else f"{by.claim}, {_statistic(by.statistic)} over {by.threshold or 0.0:.2f}"
-
-
 def _statistic(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}" if value < 1e4 else f"{value:.0e}"
 
 
 def capture_section(captured: "Captured", path: Path, command: str) -> Section:
     """A row for each layer, refused layers and the reasons, the content of the file, and the command that reads it."""
-    meta, sentences = captured.meta, []
+    meta = captured.meta
     rows = [
         {
             "layer": str(layer.layer), "name": layer.name, "heads": str(layer.heads or "-"), "mask": layer.mask,
@@ -213,20 +205,20 @@ def capture_section(captured: "Captured", path: Path, command: str) -> Section:
         }
         for layer in captured.layers
     ]  # fmt: skip
-    for layer in captured.layers:
-        if layer.reason:
-            how_much = "in part" if layer.heads else "not"
-            sentences.append(f"layer {layer.layer} ({layer.name}) is {how_much} captured: {layer.reason}")
+    sentences = [
+        f"layer {layer.layer} ({layer.name}) is {'in part' if layer.heads else 'not'} captured: {layer.reason}"
+        for layer in captured.layers
+        if layer.reason
+    ]
     if meta["dtype"] != "float32":
         sentences.append(f"{meta['dtype']} changes the output of a head by up to {meta['rounding']:.1e} of its norm.")
     q, k, v = captured.query.shape, captured.key.shape, captured.value.shape
-    mask = "causal" if captured.causal else "full"
-    arrays, more = [captured.query, captured.key, captured.value], ""
+    mask, arrays = "causal" if captured.causal else "full", f"q {q[1:]}, k {k[1:]}, v {v[1:]}, {meta['dtype']}"
+    size = captured.query.nbytes + captured.key.nbytes + captured.value.nbytes
     if captured.gradients is not None:
-        arrays.append(captured.gradients)
-        more = f", {captured.gradients.shape[1]} gradients of each ({meta['effect']})"
-    size = format_bytes(sum(array.nbytes for array in arrays))
-    sentences.append(f"{path}: {q[0]} heads, {mask}, q {q[1:]}, k {k[1:]}, v {v[1:]}, {meta['dtype']}{more}, {size}")
+        size += captured.gradients.nbytes
+        arrays += f", {captured.gradients.shape[1]} gradients of each ({meta['effect']})"
+    sentences.append(f"{path}: {q[0]} heads, {mask}, {arrays}, {format_bytes(size)}")
     note = (
         "check: the model's own output minus softmax(q k^T / sqrt(d)) v of the captured rows in float64, as a share of "
         "a head's largest entry, and what rounding can explain; of the head that comes closest to it."
@@ -239,8 +231,7 @@ def report_section(report: "Report") -> Section:
     """A reproduced figure: table, what changed, claims, files."""
     from favorbench.studies.blog import side_by_side
 
-    frame = side_by_side(report).astype(str)
-    rows = [dict(zip(map(str, frame), row, strict=True)) for row in frame.itertuples(index=False)]
+    rows: list[Any] = side_by_side(report).to_dict(orient="records")
     note = "Mean ± population standard deviation of the output MSE, as the post shows them." if rows else ""
     claims = [
         f"{'ok  ' if claim.holds else 'FAIL'} {'' if claim.version == 'both' else f'{claim.version}: '}{claim.text}: "
