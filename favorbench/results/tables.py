@@ -147,7 +147,8 @@ def _texts(
     texts: dict[tuple[str, ...], dict[Any, str]] = {}
     for *key, value, number, worse in zip(*names, long[axis], long[column], long["worse"], strict=True):
         texts.setdefault(tuple(key), {})[None if pd.isna(value) else value] = write(number) + "*" * worse
-    keys = sorted(texts, key=lambda key: [known.index(label) for known, label in zip(names, key, strict=True)])
+    order = [list(dict.fromkeys(column)) for column in names]
+    keys = sorted(texts, key=lambda key: [known.index(label) for known, label in zip(order, key, strict=True)])
     return {key: texts[key] for key in keys}
 
 
