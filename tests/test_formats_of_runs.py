@@ -3,10 +3,12 @@
 favorbench sweep --maps positive,trig --samplers iid,orthogonal -R 4,8 -L 16 -d 4 --trials 6 --baselines uniform
 """
 
+import hashlib
 import shutil
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from command_line import printed, refused, run
 from numpy.testing import assert_allclose
@@ -14,7 +16,7 @@ from numpy.testing import assert_allclose
 import favorbench as fb
 from favorbench.engine.provenance import VERSION
 from favorbench.engine.store import FORMAT
-from tests.conftest import change_manifest
+from tests.conftest import change_manifest, parts, stop_after
 
 RUN = Path(__file__).parent / "data" / "runs" / "format-5"
 KEYS = {
@@ -69,6 +71,26 @@ def test_stored_draws_are_not_computed_again(kept, now):
     found = fb.sweep(KEYS, kept, progress=lambda *now: calls.append(now))
     assert calls == [(6, 6)]
     pd.testing.assert_frame_equal(found.trials, now, rtol=1e-9)
+
+
+def test_a_run_from_before_a_metric_existed_lacks_this_metric_alone(tmp_path, now):
+    """Also where it was interrupted then, and is finished now."""
+    with pytest.raises(KeyboardInterrupt):
+        fb.sweep(KEYS, "run", progress=stop_after(3))
+    (part,) = parts()
+    table = pq.read_table(part)
+    pq.write_table(table.drop_columns("cosine").replace_schema_metadata(table.schema.metadata), "older")
+    digest = hashlib.sha256(Path("older").read_bytes()).hexdigest()[:20]
+    part.unlink()
+    Path("older").rename(part.with_name(f"part-000001-{digest}.parquet"))
+    known = now.drop(columns="cosine")
+    found = fb.load("run").trials
+    pd.testing.assert_frame_equal(found, known[known["draw"].isin(found["draw"])].reset_index(drop=True))
+    results = fb.sweep(KEYS, "run")
+    assert results.manifest["complete"] and len(parts()) == 1
+    pd.testing.assert_frame_equal(results.trials, known)
+    assert printed("table run --metric skill") and printed("report run")
+    assert "--metric cosine: run was measured before there was this metric" in refused("table run --metric cosine")
 
 
 @pytest.mark.parametrize("number", [*range(1, FORMAT + 2), 0, "5", None, -1, 10**30, 5.0, True])

@@ -103,6 +103,11 @@ def test_many_heads_are_shown_together_and_each_on_request():
     assert "h0, scale 1, L = 24" not in few and few.count("too few to compare") == 0  # one sentence, over both
     alone, why = run("table few --stat mean")[1:]  # there is no table of means over heads
     assert "mse, heads.npz h0" in alone and "mse, heads.npz h1" in alone and "--heads h0" in why
+    check_refused("""
+        table run --stat mean => --stat mean of --metric mse is not shown over heads
+        table run --metric cosine => name some with --heads h0, or show all with --by head,estimator,R
+    """)
+    assert "h6" in run("table run --metric cosine --by head,estimator,R")[1]
 
 
 def test_table_over_heads_in_every_format():

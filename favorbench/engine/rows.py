@@ -29,6 +29,7 @@ from favorbench.engine.interrupts import signals_held
 from favorbench.errors import StoreError
 from favorbench.files import checked_json, clear_errors, read_regular, refuse_links, write_durable, write_whole
 from favorbench.formats import shortened
+from favorbench.metrics import METRICS
 
 try:
     import fcntl
@@ -248,8 +249,8 @@ def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence
     if schema is None:
         types = {field.name: field.type for field in stored}
         fits = all(types.get(name) == pa.int64() for name in columns or ())
-    else:
-        fits = stored.equals(schema)
+    else:  # a metric may be newer than the part
+        fits = stored.equals(pa.schema(f for f in schema if f.name in stored.names or f.name not in METRICS))
     if not fits:
         raise StoreError(f"{path} has other columns than this version of favorbench writes; use another `out`")
     metadata = checked_json((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"), PartFacts, path)
@@ -276,8 +277,9 @@ def read_rows(path: Path, schema: pa.Schema, key: Sequence[str], run: str = "") 
 
 
 def newest(parts: Sequence[StoredPart], key: Sequence[str]) -> pa.Table:
-    """The rows of all parts; the last row of each key."""
-    table = pa.concat_tables([part.table for part in parts])
+    """The rows of all parts, without columns that only some have; the last row of each key."""
+    known = [name for name in parts[0].table.column_names if all(name in part.table.column_names for part in parts)]
+    table = pa.concat_tables([part.table.select(known) for part in parts])
     replaced = table.select(key).to_pandas(use_threads=table.num_rows > FLUSH_ROWS).duplicated(keep="last").to_numpy()
     return table.filter(~replaced) if replaced.any() else table
 

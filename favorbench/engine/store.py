@@ -251,7 +251,7 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
         )
     if not rows["draw"].between(0, manifest["draws"] - 1).all():
         raise StoreError(f"{path} has rows of draws that its manifest.json does not plan; it was changed by hand")
-    errors = [name for name, metric in METRICS.items() if metric.error and name != EFFECT]  # a part has no effect
+    errors = [name for name, metric in METRICS.items() if metric.error and name in rows and name != EFFECT]
     sizes = rows[["query_len", "query_rows", "seq_len", "head_dim"]]
     usual = sizes.ge(1).all(axis=1) & sizes.le(1 << 24).all(axis=1) & rows[errors].notna().all(axis=1)
     if not (usual & rows["kind"].isin(["map", "method", "baseline"])).all():

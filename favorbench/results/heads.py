@@ -313,13 +313,17 @@ def first_head(results: RunData) -> str:
 
 
 def check_metric(results: RunData, metric: str) -> None:
-    """Raise ScenarioError for an unknown metric, and for the effect where no input has gradients."""
+    """Raise ScenarioError for an unknown metric, and for one that the run does not have."""
     check_name("metric", metric, METRICS)
-    if metric not in results.trials:
-        raise ScenarioError(
-            f"`metric` {metric}: the inputs of {results.path} have no gradients: `favorbench capture --gradients 16` "
-            "writes them, and a sweep over that file has this metric"
+    if metric in results.trials:
+        return
+    why = f"{results.path} was measured before there was this metric: sweep again, into another `out`"
+    if metric == EFFECT:
+        why = (
+            f"the inputs of {results.path} have no gradients: `favorbench capture --gradients 16` writes them, and a "
+            "sweep over that file has this metric"
         )
+    raise ScenarioError(f"`metric` {metric}: {why}")
 
 
 def check_known(results: RunData, key: str, names: Sequence[str], known: Sequence[str], what: str = "") -> None:
