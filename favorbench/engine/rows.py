@@ -6,6 +6,7 @@
 
 Parts are written whole and only ever added. A row replaces the row with the same key in earlier parts, so a kill at any
 moment changes nothing for readers, not even while parts are joined: the joined part is written before the others go.
+It loses the draws in progress, and those finished since the last part: a second of work, or 2 % of it if that is more.
 """
 
 import contextlib
