@@ -150,6 +150,22 @@ def test_long_names_are_broken_before_columns_are_parted():
     assert len(wide.file.getvalue().splitlines()) == 4
 
 
+def test_a_run_of_bounds_alone_has_no_map_of_heads():
+    arrays = np.random.default_rng(1).normal(size=(3, 7, 24, 4))
+    np.savez("layers.npz", **dict(zip("qkv", arrays, strict=True)), layer=np.arange(7) // 4, head=np.arange(7) % 4)
+    results = of_heads(7, maps="none", methods="top(2):clusters", inputs="layers.npz")
+    assert "heads" not in {file.stem for file in draw_all(results)}
+
+
+def test_values_without_the_last_axis_have_a_column_of_their_own():
+    results = of_heads(2, maps="none")
+    for by in ("estimator,sampler", "head,R"):  # no estimator has a sampler; some have no R
+        table = results.table(by)
+        shown = [text for row in table.rows for name, text in row.items() if " = " in name]
+        assert len(shown) == len(table.data) and "-" not in shown
+        assert list(table.rows[0])[-1] == f"{by.rpartition(',')[2]} = -"
+
+
 def test_bounds_are_marked_in_tables_over_heads():
     results = of_heads(3, methods="clusters,top(2):clusters", baselines="uniform,best-rank,top-keys,sampled-keys")
     (population,) = heads.populations(results)

@@ -121,10 +121,12 @@ def _pivot(
     floor = rounding_level(results.trials, metric)
     write = partial(format_value, metric="n" if stat == "n" else metric, floor=floor)
     texts = _texts(long, labels, axis, f"{metric}_{stat}", write)
-    columns = sorted(long[axis].dropna().unique())
+    columns: dict[Any, str] = {value: str(value) for value in sorted(long[axis].dropna().unique())}
+    if not columns or any(None in row and len(row) > 1 for row in texts.values()):  # else it stands in all columns
+        columns[None] = "-"
     rows = [
         dict(zip((heading(label) for label in labels), key, strict=True))
-        | {f"{heading(axis)} = {v}": row.get(v, row.get(None, "-")) for v in columns}
+        | {f"{heading(axis)} = {name}": row.get(value, row.get(None, "-")) for value, name in columns.items()}
         for key, row in texts.items()
     ]
     style = _value_style if _compared(metric, stat) else None

@@ -98,7 +98,7 @@ def _errors(results: RunData, rows: pd.DataFrame, requested: Sequence[str]) -> I
     """Title and rows of each map of one population: an estimator on one text."""
     where = population_title(rows.iloc[0], rows["head"].nunique())
     best = usable(compared(rows)).replace({"ratio": {np.inf: style.PLOT_INFINITY}})
-    for name in requested or [str(best.groupby("label")["ratio"].median().idxmin())]:
+    for name in requested or best.groupby("label")["ratio"].median().nsmallest(1).index:  # empty: bounds only
         for text, part in rows[rows["label"] == name].groupby("text", sort=False):
             title = f"{with_size(results, part.iloc[0])}{text and f', {text}'}\n{where}"
             yield title, part[["label", "num_projections", "budget", "ratio", "worse", "layer", "number", "text"]]
