@@ -145,6 +145,8 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     assert_allclose(
         json.loads(Path("two", "effects.json").read_text())["texts"][key]["uniform - 0 0"], effects["uniform - 0 0"]
     )
+    code, _, said = run(f"{ask} -R 16 --predict 8 --out one")  # which would show the effects of 64 as those of 8
+    assert code == 2 and "--predict 8 given, and one/effects.json is of 64 gradients: give --predict 64" in said
     lines = read(Path("one")).lines.set_index("estimator")
     expected = np.mean([sum(effects[f"clusters - 16 {draw}"]) for draw in (0, 1)])
     assert_allclose(lines["predicted"]["clusters"], expected)

@@ -14,6 +14,7 @@ import pandas as pd
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from favorbench.errors import ScenarioError
 from favorbench.files import read_json, write_text
 from favorbench.formats import format_bytes, json_text
 from favorbench.models.plan import ALL
@@ -31,9 +32,10 @@ EstimatorName = Annotated[str, Field(pattern=r"^.+ .+ \d{1,9} \d{1,19}$")]
 
 
 class EffectsFile(TypedDict):
-    """The file."""
+    """The file. gradients: how many of each text."""
 
     heads: NotRequired[list[str]]
+    gradients: NotRequired[int]
     texts: dict[str, dict[EstimatorName, list[float | None]]]
 
 
@@ -43,11 +45,17 @@ def predicted_effects(
 ) -> np.ndarray:  # fmt: skip
     """The predicted effects (replacements, heads), means over texts; inf where an estimator failed.
 
-    texts: names, with the draw of each. gradients: the number for each text. Stored effects are reused.
+    texts: names, with the draw of each. gradients: the number for each text. Stored effects are reused; raises
+    ScenarioError where they are of another number.
     """
     file, effects = path / FILE, []
     heads = head_names({layer.index: range(layer.heads) for layer in model.replaceable})
     known = _stored(file)
+    if (stored_number := known.get("gradients", gradients)) != gradients:
+        raise ScenarioError(
+            f"`predict` {gradients} given, and {file} is of {stored_number} gradients: give `predict` {stored_number}, "
+            "or another `out`"
+        )
     for done, (text, draw) in enumerate(texts.items()):
         report(done, len(texts), step="the predicted effect of each head")
         stored = known["texts"].setdefault(f"{text} {model.texts[text].sha256}", {})
@@ -55,7 +63,7 @@ def predicted_effects(
         if missing := {name: item for name, item in named.items() if len(stored.get(name, ())) != len(heads)}:
             computed = model.head_effects(text, list(missing.values()), draw, gradients)
             stored |= zip(missing, computed.tolist(), strict=True)
-            write_text(file, json_text(known | {"heads": heads}) + "\n")
+            write_text(file, json_text(known | {"heads": heads, "gradients": gradients}) + "\n")
         effects.append([stored[name] for name in named])
     means = np.array(effects, dtype=float).mean(axis=0)
     return np.where(np.isfinite(means), means, math.inf)
