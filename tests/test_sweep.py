@@ -26,13 +26,13 @@ from favorbench.engine.plan import plan
 from favorbench.engine.scenario import override
 from favorbench.engine.store import read_trials
 from favorbench.engine.study import Study
-from favorbench.engine.trial import run_draws
+from favorbench.engine.trial import problem_of, run_draws
 from favorbench.errors import EstimatorError, ScenarioError, StoreError, WorkerError
 from favorbench.files import written_whole
 from favorbench.inputs import get_input
 from favorbench.maps import get_map
 from favorbench.metrics import METRICS
-from favorbench.numerics.streams import stream
+from favorbench.numerics.streams import Streams, stream
 from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
 from favorbench.samplers import get_sampler
@@ -149,6 +149,17 @@ def test_a_causal_sweep_is_measured_against_masked_attention():
     positions = np.sort(stream(0, "query rows", *draw.stream_names).choice(200, 30, replace=False))
     (row,) = rows_of(some).query("estimator == 'positive' and sampler == 'iid' and num_projections == 20")["mse"]
     assert_allclose(row, np.mean((found - exact)[positions] ** 2), rtol=1e-10)
+
+
+@pytest.mark.parametrize("spec", ["sinks(1):centre:oprf", "window(3):sinks(2):aderf"])
+def test_maps_inside_prefixes_are_fitted_to_all_queries_where_few_are_measured(spec):
+    outputs = []
+    for query_rows in (24, 2):
+        study = Study.of(small_scenario(maps="positive", methods=spec, query_rows=query_rows, trials=1))
+        problem = problem_of(study, plan(study)[0])
+        (estimate,) = study.methods[0].estimates(problem, (8,), Streams.of(np.random.default_rng(0)))
+        outputs.append(estimate.output)
+    assert_allclose(outputs[1], outputs[0][problem.positions], rtol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
         rng = stream(scenario.seed, "query rows", *draw.stream_names)
         sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
     whole = any(feature_map.data_dependent for feature_map in study.maps)
+    whole = whole or any(method.fits_queries for method in study.methods)
     source, fit_query = study.inputs[draw.input].law, None
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
     query, key, value = source.draw(rng, head, None if whole else sampled)

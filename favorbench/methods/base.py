@@ -53,6 +53,8 @@ class Method(ABC):
     needs_positions: ClassVar[bool] = False
     #: It needs all queries, so a sample of query rows is not enough.
     needs_all_rows: ClassVar[bool] = False
+    #: It takes parameters from all queries, ``fit_query`` where ``query`` is a sample of them.
+    fits_queries: ClassVar[bool] = False
     #: The arrays it takes: "batched" of any library with leading axes, "single" without, "host" of NumPy without.
     arrays: ClassVar[Literal["batched", "single", "host"]] = "batched"
     #: Query heads with the same keys share its causal choices, in blocks of so many positions; 0: they do not.

@@ -29,6 +29,7 @@ class FromMap(KeySummaryMethod):
     convex = claim(lambda self: self.wrapped.nonnegative)
     unbiased = claim(lambda self: self.wrapped.unbiased)
     causal_safe = claim(lambda self: self.wrapped.causal_safe)
+    fits_queries = claim(lambda self: self.wrapped.data_dependent)
     random = claim(lambda self: self.wrapped.randomness != "none")
     every_size = claim(lambda self: self.wrapped.randomness != "none")
     features_per_size = claim(lambda self: self.wrapped.features_per_projection or 1)
@@ -59,7 +60,8 @@ class FromMap(KeySummaryMethod):
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         for size, generators in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
             state = self._state(tokens, size, generators)
-            state.map = self.wrapped.fit(queries.query, tokens.key, state.sample.omega)
+            fit_query = queries.query if queries.fit_query is None else queries.fit_query
+            state.map = self.wrapped.fit(fit_query, tokens.key, state.sample.omega)
             yield state.extend(tokens.length)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:

@@ -43,13 +43,15 @@ class Queries(NamedTuple):
     """Queries (..., n, d), scaled, and their positions among the keys, (n,), on the host; None without positions.
 
     first: the index of the first one among all queries of the problem. log_seen: in causal attention, the log of the
-    sum of exp(x.y) over the exact keys, (..., n, 1), which are not in the summary.
+    sum of exp(x.y) over the exact keys, (..., n, 1), which are not in the summary. fit_query: all queries of the
+    sequence, where the problem has a sample of them.
     """
 
     query: Array
     positions: Any
     first: int = 0
     log_seen: Array | None = None
+    fit_query: Array | None = None
 
     @property
     def length(self) -> int:
@@ -137,7 +139,8 @@ class KeySummaryMethod(Method):
         return size
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
-        tokens, queries = Tokens(problem.key, problem.value), Queries(problem.query, problem.positions)
+        tokens = Tokens(problem.key, problem.value)
+        queries = Queries(problem.query, problem.positions, fit_query=problem.fit_query)
         xp, d = array_namespace(problem.query), problem.query.shape[-1]
         sizes = sizes if self.every_size else sizes[-1:]
         if problem.causal:
