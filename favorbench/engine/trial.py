@@ -143,8 +143,7 @@ def problem_of(study: Study, draw: Draw) -> AttentionProblem:
     if rows < head.query_len:
         rng = stream(scenario.seed, "query rows", *draw.stream_names)
         sampled = np.sort(rng.choice(head.query_len, rows, replace=False))
-    whole = any(feature_map.data_dependent for feature_map in study.maps)
-    whole = whole or any(method.fits_queries for method in study.methods)
+    whole = any(estimator.method.fits_queries for estimator in study.estimators)
     source, fit_query = study.inputs[draw.input].law, None
     rng = stream(scenario.seed, "inputs", *draw.stream_names)
     query, key, value = source.draw(rng, head, None if whole else sampled)
@@ -189,9 +188,9 @@ def _measured_in_arrays(
         several = study.backend.batched
         return [_labelled(study, batch, draw, errors, i if several else None) for i, draw in enumerate(draws)]
     move = on_host if arrays == "host" else lambda array: array
-    results, seen = [], problem._replace(fit_query=None)  # only maps take parameters from it
+    results = []
     for i, draw in enumerate(draws):
-        alone, answer = _mapped(seen, lambda array, i=i: move(array[i, ...])), move(exact[i, ...])
+        alone, answer = _mapped(problem, lambda array, i=i: move(array[i, ...])), move(exact[i, ...])
         results.append(_labelled(study, batch, draw, _errors(study, batch, [draw], alone, answer, dtype), None))
     return results
 
