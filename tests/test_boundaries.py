@@ -14,16 +14,9 @@ from favorbench.methods import METHODS, Shape
 from favorbench.methods.clusters import growth
 from favorbench.results.ranking import _legend, group_names
 from favorbench.statistics import interval_name, mean_interval, verdict
-from favorbench.studies.recommend.answer import (
-    Decision,
-    MeasuredCandidate,
-    Recommendation,
-    WholeModel,
-    notes,
-    records,
-    sentence,
-)
+from favorbench.studies.recommend.answer import Recommendation, notes, records, sentence
 from favorbench.studies.recommend.candidates import EstimatorSetting, _can_run, _finer_sizes, _sizes, _trivial
+from favorbench.studies.recommend.decision import Decision, MeasuredCandidate, WholeModel
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.study import _check_limits, check_target
 from tests.command_line import read_table

@@ -24,14 +24,7 @@ from favorbench.errors import ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import search as search_module
-from favorbench.studies.recommend.answer import (
-    Decision,
-    _model_certified,
-    certified_in_words,
-    python_lines,
-    sentence,
-    spent,
-)
+from favorbench.studies.recommend.answer import _model_certified, certified_in_words, python_lines, sentence, spent
 from favorbench.studies.recommend.candidates import (
     MAPS,
     METHODS,
@@ -43,6 +36,7 @@ from favorbench.studies.recommend.candidates import (
     settings_of,
     study_of,
 )
+from favorbench.studies.recommend.decision import Decision
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, CandidateSearch, chosen, search

@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+import graphlib
 import importlib
 import inspect
 import pkgutil
@@ -49,6 +50,30 @@ def test_imports_run_one_way():
         assert home in ORDER, f"{path} has no place in the order"
         for other in imports_of(path) - {home}:
             assert ORDER.index(other) < ORDER.index(home), f"{path.name} imports {other}, which stands below it"
+
+
+class RunTime(ast.NodeTransformer):
+    """Leaves out what only type checkers read."""
+
+    def visit_If(self, node):
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def imported_files(text, files):
+    """The files that a file imports, also inside functions."""
+    nodes = [node for node in ast.walk(RunTime().visit(ast.parse(text))) if isinstance(node, ast.ImportFrom)]
+    names = [(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names]
+    return {name if name in files else module for module, name in names} & {*files}
+
+
+def test_no_files_import_one_another_in_a_circle():
+    paths = (REPOSITORY / "favorbench").rglob("*.py")
+    files = {".".join(p.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
+    graph = {name: imported_files(path.read_text("utf-8"), files) for name, path in files.items()}
+    assert graph["favorbench.run"] and list(graphlib.TopologicalSorter(graph).static_order())
+    graph["favorbench.errors"] = imported_files("def late():\n    from favorbench.run import sweep", files)
+    with pytest.raises(graphlib.CycleError):  # the control
+        graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_no_benchmark_imports_the_program_that_runs_them():

@@ -15,8 +15,9 @@ from favorbench.models import figures, store, summary
 from favorbench.models.recommended import FILE, RecommendationFile
 from favorbench.results.page import study_page, write_study
 from favorbench.sections import Sections
-from favorbench.studies.recommend.answer import Decision, MeasuredCandidate, Recommendation, WholeModel, sections
+from favorbench.studies.recommend.answer import Recommendation, sections
 from favorbench.studies.recommend.candidates import EstimatorSetting
+from favorbench.studies.recommend.decision import Decision, MeasuredCandidate, WholeModel
 from favorbench.studies.recommend.figure import charts
 from favorbench.style import Chart
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,8 +11,11 @@ from matplotlib.axes import Axes
 from favorbench import style
 from favorbench.formats import percent
 from favorbench.results.figures.blocks import metric_label
-from favorbench.studies.recommend.answer import EFFECTS, Decision, Recommendation
 from favorbench.studies.recommend.candidates import PER_HEAD
+from favorbench.studies.recommend.decision import EFFECTS, Decision
+
+if TYPE_CHECKING:
+    from favorbench.studies.recommend.answer import Recommendation
 
 MAX_PANELS = 6
 MAX_ERROR = 10.0  # larger errors are drawn here
@@ -31,7 +34,7 @@ _CHOICE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def charts(result: Recommendation) -> list[style.Chart]:
+def charts(result: "Recommendation") -> list[style.Chart]:
     """The chart; none before the first draw."""
     begun = [decision for decision in result.decisions if decision.setting is not None]
     if not begun:
@@ -68,7 +71,7 @@ def _end(decision: Decision) -> float:
     return min(decision.bound if math.isfinite(decision.bound) else decision.quantile, MAX_ERROR)
 
 
-def _draw_head(result: Recommendation, decision: Decision, ax: Axes) -> None:
+def _draw_head(result: "Recommendation", decision: Decision, ax: Axes) -> None:
     """The candidates that were measured: median, and a line up to the requested quantile."""
     ax.axhline(decision.uniform, color="black", linestyle="--", linewidth=1.2, label="uniform (mean of V)")
     ends = [decision.uniform] if 0 < decision.uniform <= MAX_ERROR else []
@@ -90,7 +93,7 @@ def _draw_head(result: Recommendation, decision: Decision, ax: Axes) -> None:
     _frame(ax, result, ends)
 
 
-def _draw_heads(result: Recommendation, decisions: Sequence[Decision], ax: Axes) -> None:
+def _draw_heads(result: "Recommendation", decisions: Sequence[Decision], ax: Axes) -> None:
     """One point for each head: its choice, or the best candidate."""
     groups: dict[str, list[Decision]] = {}
     for decision in decisions:
@@ -110,7 +113,7 @@ def _plot_heads(ax: Axes, decisions: Sequence[Decision], look: dict[str, Any]) -
     ax.plot([max(d.share, FREE) for d in decisions], [_end(d) for d in decisions], **look)
 
 
-def _frame(ax: Axes, result: Recommendation, errors: Sequence[float]) -> None:
+def _frame(ax: Axes, result: "Recommendation", errors: Sequence[float]) -> None:
     ax.axhline(result.target, color="black", linestyle=":", label=f"target {result.target:g}")
     ax.axvline(1.0, color="0.4", linestyle="--", linewidth=1.2, label="exact attention")
     ax.set_xscale("log")

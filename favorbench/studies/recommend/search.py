@@ -15,14 +15,7 @@ from favorbench.engine.columns import Row, failed_of
 from favorbench.engine.plan import Draw, Plan
 from favorbench.engine.trial import problem_of, run_draws
 from favorbench.errors import EstimatorError
-from favorbench.studies.recommend.answer import (
-    Decision,
-    MeasuredCandidate,
-    Outcome,
-    Recommendation,
-    python_lines,
-    signed,
-)
+from favorbench.studies.recommend.answer import Recommendation, python_lines
 from favorbench.studies.recommend.candidates import (
     EstimatorSetting,
     Family,
@@ -31,6 +24,7 @@ from favorbench.studies.recommend.candidates import (
     least_errors,
     settings_of,
 )
+from favorbench.studies.recommend.decision import Decision, MeasuredCandidate, Outcome, signed
 from favorbench.studies.recommend.evidence import Rule, Verdict, certified_bound, quantile
 
 #: A candidate whose hit rate is near the requested probability might never get a verdict. It is left undecided after

@@ -27,8 +27,9 @@ from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_name, is_number
 from favorbench.progress import Progress, progress_callback
-from favorbench.studies.recommend.answer import CostUnit, Decision, Recommendation, signed
+from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import families, study_of
+from favorbench.studies.recommend.decision import CostUnit, Decision, signed
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, Interrupted
 from favorbench.studies.recommend.whole_model import check_target, recommend_model

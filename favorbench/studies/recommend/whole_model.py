@@ -31,8 +31,9 @@ from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress
 from favorbench.registry import nearest
-from favorbench.studies.recommend.answer import EFFECTS, CostUnit, Recommendation, WholeModel, better_of, signed
+from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import EstimatorSetting, model_settings
+from favorbench.studies.recommend.decision import EFFECTS, CostUnit, WholeModel, better_of, signed
 from favorbench.studies.recommend.evidence import Rule, quantile
 from favorbench.studies.recommend.per_head import MOST_TEXTS, PerHead, settings_per_head
 from favorbench.studies.recommend.search import Candidate, CandidateSearch, Interrupted
