@@ -79,7 +79,7 @@ def message(text: str) -> None:
 def progress(title: str, quiet: bool, unit: str = "steps") -> Iterator[Progress | None]:
     """Show progress on stderr: a live bar in a terminal, elsewhere a line a minute; nothing when quiet.
 
-    What it yields is called with (done, total), and with the name of the step where steps have names.
+    It yields a callback of (done, total), and of the name of the step where steps have names.
     """
     if quiet:
         yield None

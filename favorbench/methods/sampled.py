@@ -42,7 +42,7 @@ def uniform_sample(tokens: Tokens, index: Array) -> Sampled:
 
 
 def samples_by_share(shares: Array, uniforms: Array, counts: Sizes) -> Iterator[Sampled]:
-    """For each count (increasing) so many draws of keys by their shares p (..., l), each of weight 1 / (count p_j)."""
+    """Yield the first draws for each count (increasing): keys by their shares p (..., l), of weight 1 / (count p_j)."""
     xp, index = array_namespace(shares), indices_by_share(shares, uniforms)
     for count in counts:
         drawn = index[..., :count]
