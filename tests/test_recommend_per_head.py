@@ -145,8 +145,9 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     assert_allclose(
         json.loads(Path("two", "effects.json").read_text())["texts"][key]["uniform - 0 0"], effects["uniform - 0 0"]
     )
-    code, _, said = run(f"{ask} -R 16 --predict 8 --out one")  # which would show the effects of 64 as those of 8
+    code, _, said = run(f"{ask} -R 8 --predict 8 --out one")  # which would show the effects of 64 as those of 8
     assert code == 2 and "--predict 8 given, and one/effects.json is of 64 gradients: give --predict 64" in said
+    assert set(read(Path("one")).lines["size"]) == {0, 16}  # nothing was measured first
     lines = read(Path("one")).lines.set_index("estimator")
     expected = np.mean([sum(effects[f"clusters - 16 {draw}"]) for draw in (0, 1)])
     assert_allclose(lines["predicted"]["clusters"], expected)
@@ -154,7 +155,7 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     assert 0.5 < lines["predicted"]["clusters"] / lines["effect"]["clusters"] < 2
     assert np.isnan(lines["predicted"]["exact"])
     monkeypatch.setattr(gradients, "check_memory", lambda *given: check_memory(1e18, *given[1:]))
-    assert "a gradient through" in refused(f"{ask} -R 8 --predict 65 --out one")
+    assert "a gradient through" in refused(f"{ask} -R 8 --predict 65 --out three")
 
 
 def test_no_choice_of_the_same_cost_has_less_effect():

@@ -312,6 +312,7 @@ def model(
     """
     from favorbench import console
     from favorbench.models.plan import ALL, ModelScenario
+    from favorbench.models.predicted import check_gradients
     from favorbench.models.predicted import predict as predict_effects
     from favorbench.models.study import study
 
@@ -324,6 +325,8 @@ def model(
     if predict and ALL not in scenario.layer_sets:
         raise ScenarioError(f"`predict` is of all layers together: `layers` {layers!r} given; add all, or leave it out")
     path = out or Path("results") / f"model-{Path(model).stem}"
+    if predict:
+        check_gradients(path, predict)
     with (
         resumable(path, "measurement"),
         console.progress(f"model {Path(model).name}", quiet, "measurements") as report,

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from favorbench.errors import ScenarioError
 from favorbench.files import read_json, write_text
-from favorbench.formats import format_bytes, json_text
+from favorbench.formats import counted, format_bytes, json_text
 from favorbench.models.plan import ALL
 from favorbench.models.recommended import head_names
 from favorbench.models.replacements import Replacement, replacement
@@ -50,12 +50,8 @@ def predicted_effects(
     """
     file, effects = path / FILE, []
     heads = head_names({layer.index: range(layer.heads) for layer in model.replaceable})
+    check_gradients(path, gradients)
     known = _stored(file)
-    if (stored_number := known.get("gradients", gradients)) != gradients:
-        raise ScenarioError(
-            f"`predict` {gradients} given, and {file} is of {stored_number} gradients: give `predict` {stored_number}, "
-            "or another `out`"
-        )
     for done, (text, draw) in enumerate(texts.items()):
         report(done, len(texts), step="the predicted effect of each head")
         stored = known["texts"].setdefault(f"{text} {model.texts[text].sha256}", {})
@@ -69,6 +65,15 @@ def predicted_effects(
     return np.where(np.isfinite(means), means, math.inf)
 
 
+def check_gradients(path: Path, gradients: int) -> None:
+    """Raise ScenarioError if the stored predictions of a study are of another number of gradients."""
+    if (stored := _stored(path / FILE).get("gradients", gradients)) != gradients:
+        raise ScenarioError(
+            f"`predict` {gradients} given, and {path / FILE} is of {stored} gradients: give `predict` {stored}, or "
+            "another `out`"
+        )
+
+
 def _stored(file: Path) -> EffectsFile:
     return read_json(file, EffectsFile, "effects") if file.exists() else {"texts": {}}
 
@@ -79,7 +84,8 @@ def predict(
     """Predict the effects of all estimators of a study, draw by draw; notice: receives the memory of the gradients."""
     groups, size = model.gradient_groups(next(iter(model.texts)), gradients)
     together = f", {max(map(len, groups))} at a time" if len(groups) > 1 else ""
-    notice(f"{gradients} gradients of {len(model.replaceable)} layers{together}: {format_bytes(size)} of memory")
+    layers = counted(len(model.replaceable), "layer")
+    notice(f"{counted(gradients, 'gradient')} of {layers}{together}: {format_bytes(size)} of memory")
     uniform, scenario = replacement("uniform"), model.scenario
     for draw in range(scenario.draws):
         estimators = [item for item in (uniform, *scenario.replacements) if item.random or not draw]

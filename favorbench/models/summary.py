@@ -1,6 +1,6 @@
 """The measurements of a model summarised: a line for each estimator and size, tables, sentences, and predictors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -302,7 +302,8 @@ def sections(results: ModelResults) -> Sections:
             for _, group in single.groupby(["estimator", "sampler", "size"], sort=False)
         ]
         shown.append(Section(f"one layer replaced at a time: {results.measure.heading}", table))
-    return Sections([*shown, Section(note=note(results), sentences=sentences(results))])
+    columns = {column for section in shown for row in section.rows for column in row}
+    return Sections([*shown, Section(note=note(results, columns), sentences=sentences(results))])
 
 
 def _tables(results: ModelResults, rows: pd.DataFrame, title: str) -> list[Section]:
@@ -340,31 +341,32 @@ def sentences(results: ModelResults) -> list[str]:
     return [text for text in (sentence(results.rows), predicted and predicted.sentence) if text]
 
 
-def note(results: ModelResults) -> str:
-    """The meaning of the columns."""
+def note(results: ModelResults, columns: Iterable[str]) -> str:
+    """The meaning of the columns that are shown."""
     timed = conditions(results.path) if "time" in results.lines else ""
-    encoder, language = results.measure is ENCODER, results.measure is LANGUAGE
-    heads = results.lines["head_median"].notna().any()
-    parts = {
-        "1 - cos: 1 - cosine between original and modified embedding": encoder,
-        "rank: Spearman's correlation of the similarities of all pairs of texts":
-            encoder and results.lines["rank"].notna().any(),
-        "nats: change of the negative log likelihood, per token": language,
-        "late: the same over the second half of a text": language,
-        "KL(exact || replaced) in nats": not encoder,
-        f"predicted: {'1 - cos' if encoder else 'KL'} to second order, the sum of the effects of all heads":
-            "predicted" in results.lines,
-        "top1: same most likely token": not encoder,
-        "hidden: relative error after the last layer": heads or not encoder,
-        "head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact inputs":
-            heads,
-        "W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers": heads,
-        "cost: multiplications / those of exact attention": True,
-        f"time: CPU seconds / those of exact attention (torch's own), interleaved, {timed}": timed,
+    second_order = f"{'1 - cos' if results.measure is ENCODER else 'KL'} to second order"
+    meanings = {
+        "1 - cos": "1 - cos: 1 - cosine between original and modified embedding",
+        "rank": "rank: Spearman's correlation of the similarities of all pairs of texts",
+        "nats": "nats: change of the negative log likelihood, per token",
+        "late": "late: the same over the second half of a text",
+        "KL": "KL(exact || replaced) in nats",
+        "predicted": f"predicted: {second_order}, the sum of the effects of all heads",
+        "top1": "top1: same most likely token",
+        "hidden": "hidden: relative error after the last layer",
+        "head":
+            "head, 90 %, max: median, 90 % quantile and maximum of the relative errors of single heads, under exact "
+            "inputs",
+        "W_O":
+            "W_O: |W_O error| / |h|, root of the sum of squares over the heads of a layer, median over layers",
+        "cost": "cost: multiplications / those of exact attention",
+        "time": f"time: CPU seconds / those of exact attention (torch's own), interleaved, {timed}",
     }  # fmt: skip
+    shown = {results.measure.heading, *columns}
     return (
-        f"{'; '.join(part for part, shown in parts.items() if shown)}. Median over {results.counted_texts} of the mean "
-        f"over draws, {interval_name(results.texts)}; *: worse than uniform attention, text by text"
+        f"{'; '.join(meaning for name, meaning in meanings.items() if name in shown)}. Median over "
+        f"{results.counted_texts} of the mean over draws, {interval_name(results.texts)}; *: worse than uniform "
+        "attention, text by text"
     )
 
 

@@ -180,7 +180,7 @@ def _compared(result: Recommendation, model: WholeModel, decision: Decision) -> 
 
 def _model_cost(model: WholeModel, decision: Decision) -> str:
     """Give the cost relative to exact attention."""
-    kept = f" with {len(model.exact_heads)} heads exact" * bool(model.exact_heads)
+    kept = f" with {counted(len(model.exact_heads), 'head')} exact" * bool(model.exact_heads)
     unit = "multiplications" if model.by == "multiplications" else "CPU seconds"
     timed = model.by == "multiplications" and math.isfinite(model.seconds)
     more = f" and {model.seconds:.2g} times its CPU seconds" if timed else ""
