@@ -265,10 +265,24 @@ def _example(member: type) -> str:
 def source_digest(spec: str, member: Any) -> str | None:
     """SHA-256 of the source of a user's module, so that a run notices a change; None for our own members."""
     _, _, parts = _opened(member, spec)
-    if len(parts) == 1:
+    return None if len(parts) == 1 else module_digest(parts[0])
+
+
+def module_digest(name: str) -> str | None:
+    """SHA-256 of the source of a module; None without a file. Raises ScenarioError where it changed after its import.
+
+    The digest that was seen first is kept with the module's specification, which importlib.reload makes anew.
+    """
+    module = importlib.import_module(name)
+    if not (path := getattr(module, "__file__", None)):
         return None
-    path = getattr(importlib.import_module(parts[0]), "__file__", None)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else None
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    loaded = vars(module.__spec__).setdefault("favorbench_digest", digest) if module.__spec__ else digest
+    if digest != loaded:
+        raise ScenarioError(
+            f"{path} has changed since Python imported it: importlib.reload the module {name}, or start Python again"
+        )
+    return digest
 
 
 def is_ours(member: Any) -> bool:

@@ -1,5 +1,6 @@
 """Files that change while they are measured: the rows are those of one file, or one line says what happened."""
 
+import importlib
 import os
 import re
 import shutil
@@ -106,6 +107,25 @@ def test_a_text_that_maps_are_calibrated_on():
     keys = {"maps": "calibrated:centre:aderf-sderf", "inputs": "y.npz", "calibrate": "x.npz"}
     with pytest.raises(InputError, match=r"inputs 'x\.npz' have changed"):
         sweep_with(replace_by_rename, 2, **keys)
+
+
+def test_a_module_that_is_edited_is_not_swept_before_it_is_reloaded(monkeypatch):
+    """Python still runs the old code, which the digest of the new one must not be stored with."""
+    code = "def f(query, key, value, size, rng): return 0 * query + {} * value.mean(0)\n"
+    monkeypatch.syspath_prepend(".")
+    keys = KEYS | {"maps": "none", "methods": "edited_here:f", "inputs": "gaussian", "seq_len": 16, "head_dim": 4}
+    Path("edited_here.py").write_text(code.format(1))
+    try:
+        old = fb.sweep(keys, "old").trials
+        Path("edited_here.py").write_text(code.format(10))
+        with pytest.raises(ScenarioError, match=r"edited_here\.py has changed since Python imported it: importlib"):
+            fb.sweep(keys, "new")
+        importlib.reload(sys.modules["edited_here"])
+        new = fb.sweep(keys, "new").trials
+    finally:
+        sys.modules.pop("edited_here", None)
+    rows = old["estimator"] == "f"
+    assert (new["mse"] != old["mse"])[rows].all() and (new["mse"] == old["mse"])[~rows].all()
 
 
 @pytest.mark.slow

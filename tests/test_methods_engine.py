@@ -4,6 +4,7 @@ clear line for every mistake."""
 import importlib.util
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -248,6 +249,7 @@ def test_an_edited_function_is_another_study(mine):
     before = Study.of(scenario).digest
     fb.sweep(scenario, "run")
     Path("my_methods.py").write_text(MINE + "# another version\n")
+    del sys.modules["my_methods"]  # as in another process
     assert Study.of(scenario).digest != before
     with pytest.raises(StoreError, match="a module of yours that it uses, has changed since"):
         fb.sweep(scenario, "run")

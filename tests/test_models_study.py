@@ -420,3 +420,11 @@ def test_seconds_are_those_of_the_called_function():
 def test_the_command_explains_errors_in_one_line(model, more, said, folder):
     given = [f"{folder}/text0.txt" if one == "TEXT" else one for one in more]
     assert said in refused("model", f"{folder}/{model}", *given, "--out", "run")
+
+
+def test_single_heads_may_be_measured_later(folder):
+    study(asked(folder, texts=2, heads=False), "run")
+    study(asked(folder, texts=2), "run")
+    study(asked(folder, texts=2), "fresh")
+    tables = [to_markdown(sections(summary.read(Path(out)))) for out in ("run", "fresh")]
+    assert tables[0] == tables[1] and "single heads" in tables[0]

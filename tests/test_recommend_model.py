@@ -8,6 +8,8 @@ import math
 import os
 import re
 import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -402,6 +404,74 @@ def test_the_order_may_be_of_seconds(folder, texts, monkeypatch):  # noqa: F811
     monkeypatch.setattr(whole_model.MeasuredModel, "time", None)
     again = found_for(folder, texts, **CLUSTERS | {"max_cost": 1e9}, by="seconds", out="run")
     assert again.decisions == found.decisions
+
+
+def test_times_of_another_length_are_not_reused(folder, texts):  # noqa: F811
+    """A search that is refused for too few texts has timed its candidates; it says that a smaller length may do."""
+    options = CLUSTERS | {"max_cost": 1e9, "by": "seconds", "out": "run"}
+    with pytest.raises(ScenarioError, match="or a smaller `length`"):
+        found_for(folder, texts, **options, probability=0.95, seq_len=40)
+    lengths = [json.loads(Path("run/seconds.json").read_text())["seq_len"]]
+    found_for(folder, texts, **options)
+    lengths.append(json.loads(Path("run/seconds.json").read_text())["seq_len"])
+    assert lengths == [40, LENGTH]
+
+
+def test_predicted_effects_of_another_length_are_not_reused(folder, texts):  # noqa: F811
+    def stop(done, total, step=""):
+        if "certified" in step:
+            raise KeyboardInterrupt
+
+    options = CLUSTERS | {"per_head": True}
+    with pytest.raises(Interrupted):
+        found_for(folder, texts, **options, seq_len=20, out="run", progress=stop)
+    assert Path("run/effects.json").exists()
+    for out in ("run", "fresh"):
+        found_for(folder, texts, **options, out=out)
+    same, fresh = (json.loads(Path(out, "effects.json").read_text()) for out in ("run", "fresh"))
+    assert same == fresh
+
+
+def test_workers_read_the_texts_of_the_command(folder):  # noqa: F811
+    """An executor outlives a command, and keeps the model that it has loaded."""
+
+    def write(seed):
+        Path("text.txt").write_text(" ".join(np.random.default_rng(seed).choice(WORDS, 20 * LENGTH)))
+
+    options = CLUSTERS | {"texts": ["text.txt"]}
+    with ThreadPoolExecutor(1) as executor:
+        write(0)
+        found_for(folder, **options, out="old", workers=executor)
+        write(1)
+        found_for(folder, **options, out="new", workers=executor)
+        found_for(folder, **options, out="alone")
+        columns = ["text", "estimator", "size", "embedding_loss"]
+        new, alone = ({*measurements(out)[columns].itertuples(index=False)} for out in ("new", "alone"))
+        assert alone <= new
+        whole_model._model_of.cache_clear()  # another process
+        with pytest.raises(InputError, match="or a text has changed since the command began"):
+            found_for(folder, **options, out="between", workers=executor, progress=lambda *_, **__: write(2))
+
+
+def test_rows_of_a_function_that_was_edited_are_not_reused(folder, texts, monkeypatch):  # noqa: F811
+    code = "def f(query, key, value, size, rng): return 0 * query + {} * value.mean(0)\n"
+    code += "f.multiplications = lambda shape, size: 9\n"
+    monkeypatch.syspath_prepend(".")
+    Path("edited_later.py").write_text(code.format(1))
+    command = f"model {folder}/bert --text {texts[0]} --maps none --methods edited_later:f -R 8 --draws 1 -L 24 -q"
+    options = CLUSTERS | {"methods": "edited_later:f"}
+    try:
+        run(f"{command} --out study")
+        found_for(folder, texts, **options, out="run")
+        Path("edited_later.py").write_text(code.format(10))
+        with pytest.raises(ScenarioError, match=r"edited_later\.py has changed since Python imported it"):
+            found_for(folder, texts, **options, out="run")
+        importlib.reload(importlib.import_module("edited_later"))
+        with pytest.raises(StoreError, match="run holds another study: module edited_later has changed"):
+            found_for(folder, texts, **options, out="run")
+        assert "module edited_later has changed" in refused(f"{command} --out study")
+    finally:
+        sys.modules.pop("edited_later", None)
 
 
 def test_nothing_that_is_cheap_enough_is_one_line_and_replaces_no_answer(folder, texts):  # noqa: F811

@@ -1,11 +1,12 @@
 """Any function as a method."""
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, S
 from favorbench.numerics.arrays import Array, array_namespace, on_host, to_backend_of
 from favorbench.numerics.backend import to_torch
 from favorbench.numerics.streams import Streams
+from favorbench.registry import module_digest
 from favorbench.users import failures_named, import_object, stated_cost
 
 
@@ -151,3 +153,17 @@ class Function(Method):
 def _of_path(path: str) -> Function:
     """The method of the function at "module:function"."""
     return Function.of(import_object("method", path), path)
+
+
+def user_sources(members: Iterable[Any]) -> dict[str, str]:
+    """By name, the SHA-256 of the user's modules that these members, those inside them, and their samplers are from."""
+    digests, left = dict[str, str](), [*members]
+    while left:
+        member = left.pop()
+        path = member.path if isinstance(member, Function) else type(member).__module__
+        name = path.partition(":")[0]
+        if name.partition(".")[0] not in ("", "favorbench") and (digest := module_digest(name)):
+            digests[name] = digest
+        inside = [getattr(member, field.name, None) for field in dataclasses.fields(member)]
+        left += [part for part in (*inside, getattr(member, "law", None)) if dataclasses.is_dataclass(part)]
+    return digests

@@ -19,12 +19,13 @@ from favorbench.models.replacements import (
     Replacement,
     replacement,
 )
+from favorbench.models.store import ALL
 from favorbench.models.swap import REDRAWS
 from favorbench.parameters import check_name, check_whole
 from favorbench.registry import nearest
 from favorbench.samplers import get_sampler
 
-ALL, EACH = "all", "each"
+EACH = "each"
 
 LENGTH = 512
 

@@ -9,6 +9,7 @@ Rerunning the command computes missing measurements. A command with more texts, 
 its measurements.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,13 @@ ORDER = "order"
 FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads")
 
 #: Digests by name, which may be added but not changed, and the noun for messages.
-GROWING = {"texts": "text ", "recommended": "recommendation "}
+GROWING = {"texts": "text ", "recommended": "recommendation ", "modules": "module "}
+
+#: Files that a search may write before its first row.
+BESIDE = ("seconds.json", "effects.json")
+
+#: In the column ``layers``: all of them.
+ALL = "all"
 
 #: The columns that identify a row.
 KEY = ("text", "layers", "estimator", "sampler", "size", "draw")
@@ -62,6 +69,7 @@ class ModelRequest(TypedDict, total=False):
     weights: str
     texts: dict[str, Any]
     recommended: dict[str, Any]
+    modules: dict[str, Any]
 
 
 class ModelManifest(TypedDict):
@@ -78,22 +86,36 @@ def open_rows(path: Path) -> RowStore:
     return RowStore(path, MANIFEST, SCHEMA, KEY)
 
 
-def stored_keys(store: RowStore) -> set[tuple[Any, ...]]:
-    """The keys of the rows that are stored."""
-    return {tuple(row.values()) for part in store.parts(KEY) for row in part.table.select(KEY).to_pylist()}
+def stored_keys(store: RowStore, heads: bool = False) -> set[tuple[Any, ...]]:
+    """The keys of the rows that are stored. heads: of those only that have the errors of single heads, if they may."""
+    columns = [*KEY, "kind", "head_error"] if heads else KEY
+    rows = (row for part in store.parts(columns) for row in part.table.select(columns).to_pylist())
+    return {
+        tuple(row[name] for name in KEY)
+        for row in rows
+        if not heads or row["layers"] != ALL or row["kind"] == "exact" or row["head_error"] is not None
+    }
 
 
 def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
-    """The request, merged with earlier ones in the directory. Raises StoreError for another study."""
-    if not part_paths(path / "trials"):
-        return {**requested}
-    earlier = read_manifest(path)["asked"]
+    """The request, merged with earlier ones in the directory. Raises StoreError for another study.
+
+    Without rows there is nothing to merge, but an interrupted search may have left times or effects of another study.
+    """
+    kept = bool(part_paths(path / "trials"))
+    earlier: dict[str, Any] = {}
+    with contextlib.nullcontext() if kept else contextlib.suppress(StoreError):
+        earlier = read_manifest(path)["asked"]
     changed = differences(FIXED, earlier, requested)
     grown = {key: {**earlier.get(key, {}), **requested[key]} for key in GROWING}
     for key, word in GROWING.items():
         changed += [
             f"{word}{name} has changed" for name, old in earlier.get(key, {}).items() if grown[key][name] != old
         ]
+    if not kept:
+        for name in BESIDE if changed else ():
+            (path / name).unlink(missing_ok=True)
+        return {**requested}
     if changed:
         raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
     return {**requested, **grown}

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.formats import shown
 from favorbench.maps import calibrate
 from favorbench.methods import Method
+from favorbench.methods.function import user_sources
 from favorbench.models import torch
 from favorbench.models.capture import over_inputs
 from favorbench.models.effects import HeadError, Reference, effect, head_effects, head_errors, layers_of, run
@@ -78,7 +79,7 @@ def study(
     progress = progress or (lambda done, total: None)
     with open_rows(path) as store:
         requested, about = merged_request(path, model.request()), model.facts()
-        done = stored_keys(store) & planned.keys()
+        done = stored_keys(store, scenario.heads) & planned.keys()
         write_manifest(path, requested, about, len(planned), len(done))
         try:
             progress(len(done), len(planned))
@@ -194,6 +195,7 @@ class MeasuredModel:
             "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
             "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
+            "modules": modules_of(chosen),
         }  # fmt: skip
         return json.loads(json.dumps(named))
 
@@ -324,6 +326,12 @@ class MeasuredModel:
             numbers = numbers[:: max(1, len(numbers) // 2)][:2]
         heads = heads_in(self.model, text.tokens, numbers)
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)
+
+
+def modules_of(replacements: Iterable[Replacement]) -> dict[str, str]:
+    """By name, the SHA-256 of the user's modules that compute these replacements."""
+    parts = itertools.chain.from_iterable(item.members() for item in replacements)
+    return user_sources(part.method for part in parts if isinstance(part, EstimatedAttention))
 
 
 def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:

@@ -15,10 +15,11 @@ import numpy as np
 from favorbench.engine.rows import part_paths
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.tasks import local_processes, results_of_processes
-from favorbench.errors import ScenarioError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import counted, json_text, shown
 from favorbench.methods import Method
+from favorbench.methods.function import user_sources
 from favorbench.models import torch
 from favorbench.models.load import split_texts
 from favorbench.models.plan import ALL, ModelScenario, PlannedRow
@@ -45,18 +46,26 @@ TIMINGS = 3  # interleaved runs of each estimator
 
 
 class ModelTask(NamedTuple):
-    """The arguments of a worker that measures rows."""
+    """The arguments of a worker that measures rows. files: the digests of the model and of its texts."""
 
     scenario: ModelScenario
     trust_remote_code: bool
     threads: int
+    files: tuple[str, ...]
 
 
 @functools.lru_cache(maxsize=1)
 def _model_of(task: ModelTask) -> MeasuredModel:
-    """In a worker: the model, loaded once."""
+    """In a worker: the model, loaded once. Raises InputError where its files are not those of the command."""
     torch.set_num_threads(task.threads)
-    return _load(task.scenario, task.trust_remote_code)
+    model = _load(task.scenario, task.trust_remote_code)
+    if _files(model) != task.files:
+        raise InputError(f"{task.scenario.model} or a text has changed since the command began: run it again")
+    return model
+
+
+def _files(model: MeasuredModel) -> tuple[str, ...]:
+    return model.loaded.weights, *(text.sha256 for text in model.texts.values())
 
 
 def _load(scenario: ModelScenario, trust_remote_code: bool) -> MeasuredModel:
@@ -283,12 +292,13 @@ def recommend_model(
     size = f" of {model.length} tokens" if model.length else ""
     title = f"{Path(name).name}, {about.texts} {about.draws}{size}"
     ahead = workers if isinstance(workers, int) else getattr(workers, "_max_workers", EXECUTOR_WORKERS)
-    task = ModelTask(scenario, trust_remote_code, max(1, torch.get_num_threads() // ahead))
+    task = ModelTask(scenario, trust_remote_code, max(1, torch.get_num_threads() // ahead), _files(model))
     processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
     executor = workers if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
         order = _order(model, _earlier_order(path))
-        asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order}
+        modules = user_sources(method for _, method in settings)
+        asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order, "modules": modules}
         request, facts = merged_request(path, model.request() | asked), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
