@@ -206,7 +206,9 @@ def test_the_gate_and_its_formats(base):
 
 def test_junit_is_read_by_a_parser(base):
     Path("old").symlink_to(base.path)
-    suite = ElementTree.fromstring(run("compare old --estimators 'clusters,trig iid' --format junit")[1].encode())
+    text = run("compare old --estimators 'clusters,trig iid' --format junit")[1]
+    assert text.startswith("<?xml version=")
+    suite = ElementTree.fromstring(text.encode())
     assert (suite.tag, suite.attrib["tests"], suite.attrib["failures"]) == ("testsuite", "3", "3")
     cases = suite.findall("testcase")
     assert [case.attrib["name"] for case in cases] == [f"trig / iid R={size}" for size in (3, 8, 20)]

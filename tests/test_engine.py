@@ -93,8 +93,15 @@ def test_draws_together_on_a_gpu_by_hand():
     """Two tiles of 2^26 numbers at 64 tokens and 1,024 features, where a quarter of the memory holds their inputs."""
     head = SimpleNamespace(query_len=64, seq_len=64, head_dim=8)
     inputs = 8 * 128 * (6 * 8 + 2)
-    for free, draws in ((None, 1), (1 << 40, 2048), (4 * 5 * inputs, 5), (1, 1)):
-        assert trial._automatic_batch(SimpleNamespace(free_memory=lambda free=free: free), head, 1024) == draws
+    for free, width, draws in (
+        (None, 1024, 1),
+        (1 << 40, 1024, 2048),
+        (1 << 40, 1000, 2097),
+        (4 * 5 * inputs, 8, 5),
+        (1, 8, 1),
+    ):
+        found = trial._automatic_batch(SimpleNamespace(free_memory=lambda free=free: free), head, width)
+        assert found == draws and isinstance(found, int)
 
 
 def test_memory_for_one_worker_may_not_suffice_for_four(monkeypatch):

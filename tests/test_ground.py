@@ -1,5 +1,6 @@
 """Foundations: values as text and JSON, checks of parameters, the memory there is."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from scipy import stats
 from favorbench.errors import ScenarioError
 from favorbench.formats import format_bytes, shortened
 from favorbench.numerics import machine
+from favorbench.numerics.logsum import tiles
 from favorbench.parameters import check_between, check_positive, check_whole
 from favorbench.statistics import mean_interval
 
@@ -19,6 +21,13 @@ from favorbench.statistics import mean_interval
 def test_texts_of_any_length_fit_into_a_message():
     assert shortened("x" * 80) == "x" * 80
     assert shortened("x" * 5000) == "x" * 77 + "..."
+
+
+@pytest.mark.parametrize("length, width, count", [(4096, 1536, 32), (1 << 16, 7, 3), (100, 10, 1), (1, 1 << 30, 1)])
+def test_tiles_hold_three_times_two_to_the_sixteen_numbers(length, width, count):
+    parts = tiles(length, width, np.zeros(1))
+    assert (parts[0].start, parts[-1].stop, len(parts)) == (0, length, count)
+    assert all(a.stop == b.start for a, b in itertools.pairwise(parts))
 
 
 @pytest.mark.parametrize(

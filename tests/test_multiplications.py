@@ -177,6 +177,12 @@ def test_verify_refutes_a_map_or_baseline_that_does_twice_its_stated_work(spec):
         assert [check.verdict for check in judged(measured)] == [verdict]
 
 
+@pytest.mark.parametrize("spec", [f"{prefix}:{m.name}" for prefix in ("sinks(4)", "window(5)", "top(4)") for m in MAPS])
+def test_maps_inside_prefixes_do_the_products_they_say(spec):
+    """Those that use no omega, too; maps that compute pairs alone have no prefix."""
+    assert judged([cost.of_method(get_method(spec), 0)])[0].verdict == HOLDS
+
+
 def plain(query, key, value, size, rng):
     return value[: len(query)]
 

@@ -21,6 +21,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import favorbench as fb
+from favorbench.engine.tasks import local_processes
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.formats import json_text, plain
 from favorbench.models import summary
@@ -366,10 +367,11 @@ def test_no_more_certificates_are_wrong_where_texts_are_added_until_one_certifie
     assert wrong[0] <= 0.05 * runs < 0.1 * runs < wrong[1], wrong
 
 
-def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts):  # noqa: F811
+def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts, monkeypatch):  # noqa: F811
     """Rows are equal bit for bit; each process measures one of the next texts, so that few are more than needed."""
     one = found_for(folder, texts, **CLUSTERS, out="one")
-    steps = []
+    steps, started = [], []
+    monkeypatch.setattr(whole_model, "local_processes", lambda count: started.append(count) or local_processes(count))
     two = found_for(
         folder, texts, **CLUSTERS, out="two", workers=2, device="cpu", num_projections=[16],
         progress=lambda done, total, step: steps.append((done, total, step)),
@@ -381,7 +383,7 @@ def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts):  # n
     assert rows[0] <= rows[1] and len(rows[1]) - len(rows[0]) <= 3  # two candidates, and the model in bfloat16
     done, totals, names = zip(*steps, strict=True)
     assert sorted(done) == list(done) and all(a <= b for a, b in zip(done, totals, strict=True))
-    assert totals[-1] == len(rows[1]) and names[-1] == "the model in bfloat16"
+    assert totals[-1] == len(rows[1]) and names[-1] == "the model in bfloat16" and started == [2]
 
 
 def test_texts_come_from_all_files(folder, texts):  # noqa: F811

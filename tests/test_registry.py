@@ -21,11 +21,12 @@ from favorbench import maps, samplers
 from favorbench.baselines import get_baseline
 from favorbench.engine.study import Study, default_directory
 from favorbench.errors import ScenarioError
-from favorbench.maps import MAPS, get_map
+from favorbench.maps import MAPS, TRANSFORMS, get_map
 from favorbench.maps.base import FeatureMap, WrappedMap
 from favorbench.maps.random_features import Positive
 from favorbench.maps.transforms import Calibrated, Centre, calibrations
 from favorbench.methods import METHODS, PREFIXES, get_method
+from favorbench.methods.function import Function
 from favorbench.parameters import nearest
 from favorbench.registry import build, canonical, label, split_list
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -187,6 +188,12 @@ def test_parameters_of_a_transform_are_its_own():
     member = shifted_sampler(spec)
     assert member == Shifted(Shifted(get_sampler("iid")), by=2.0)
     assert label(member) == canonical(spec, member) == "shifted(by=2.0):shifted:iid"
+
+
+@pytest.mark.parametrize("cls", [*MAPS, *TRANSFORMS, Function], ids=lambda cls: cls.__name__)
+def test_a_member_is_shown_by_what_makes_it(cls):
+    """Not by arrays it was fitted to, and not by where a function is from."""
+    assert {field.name for field in dataclasses.fields(cls) if field.repr and not field.init} <= {"name"}
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,13 @@ def test_methods_claim_what_they_show_and_nothing_else(spec):
     assert method.arrays == next((how for how, specs in NOT_BATCHED.items() if spec in specs), "batched")
 
 
+@pytest.mark.parametrize("name", [method.name for method in METHODS if issubclass(method, KeySummaryMethod)])
+def test_methods_inside_sinks_are_exact_where_all_keys_are_in_their_size(name):
+    """verify asked sinks for as many keys as there are, and they take their own from these."""
+    method = member(f"sinks(2):{name}")
+    assert not method.exact_at_full_size or holds("exact at m = l", method)
+
+
 SIDES = ("query_features", "key_features")
 POINTS = 0.6 * np.random.default_rng(3).standard_normal((9, 3))
 OMEGA = np.random.default_rng(4).standard_normal((6, 3))

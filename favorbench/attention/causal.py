@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile
+from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, projection_of
 from favorbench.maps import Sample
-from favorbench.numerics.arrays import Array, Features, array_namespace, masked, projected
+from favorbench.numerics.arrays import Array, Features, array_namespace, masked
 from favorbench.numerics.logsum import Accumulator, accumulate, query_sums, quotient, with_ones
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
@@ -71,8 +71,9 @@ def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[Sampl
     for keys in chunks(key.shape[-2]):
         rows = rows_between(positions, keys.start, keys.stop)
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
+        of_query, of_key = (projection_of(a, omega, (estimator.map for estimator in maps)) for a in (x, y))
         chunk = _Chunk(
-            x, y, projected(x, omega), projected(y, omega), values, range(rows.start, rows.stop), positions[rows],
+            x, y, of_query, of_key, values, range(rows.start, rows.stop), positions[rows],
             range(keys.start, keys.stop),
         )  # fmt: skip
         for index, estimator in enumerate(maps):

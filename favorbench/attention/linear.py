@@ -5,15 +5,14 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
-from array_api_compat import device
 
 from favorbench.attention.causal import causal_outputs, chunk_multiplications
-from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, check_shapes
+from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, check_shapes, projection_of
 from favorbench.errors import InputError, ScenarioError
 from favorbench.formats import shown
 from favorbench.maps import Calibrated, FeatureMap, Sample, get_map
 from favorbench.maps.transforms import with_arrays
-from favorbench.numerics.arrays import Array, Features, Float, array_namespace, device_elements, moved, projected
+from favorbench.numerics.arrays import Array, Features, Float, array_namespace, device_elements, moved
 from favorbench.numerics.logsum import (
     Accumulator,
     accumulate_blocks,
@@ -268,7 +267,7 @@ def attention_estimates(
     summaries = _key_summaries(key, problem.value, omega, maps, width, scale)
     for rows in tiles(query.shape[-2], width, query):
         x = query[..., rows, :] * scale
-        projection = _projection(x, omega, maps)
+        projection = projection_of(x, omega, (estimator.map for estimator in maps))
         for index, (estimator, summary) in enumerate(zip(maps, summaries, strict=True)):
             blocks = estimator.map.query_features(x, projection[..., : estimator.sizes[-1]], estimator.sample(omega))
             # A fixed block counts R times, as there is no factor 1/R.
@@ -292,13 +291,6 @@ def linear_multiplications(feature_map: FeatureMap, shape: Shape, size: int) -> 
     return None if work is None else work + chunk_multiplications(shape, feature_map.num_features(size, shape.d))
 
 
-def _projection(x: Array, omega: Array, maps: Sequence[SampledMap]) -> Array:
-    """The projection of a tile; zeros if no map uses it."""
-    if all(estimator.map.randomness != "omega" for estimator in maps):
-        return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
-    return projected(x, omega)
-
-
 def _key_summaries(
     key: Array,
     value: Array,
@@ -311,7 +303,7 @@ def _key_summaries(
     summaries: list[list[Accumulator]] = [[] for _ in maps]
     for keys in tiles(key.shape[-2], width, key):
         y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
-        projection = _projection(y, omega, maps)
+        projection = projection_of(y, omega, (estimator.map for estimator in maps))
         for i, estimator in enumerate(maps):
             blocks = estimator.map.key_features(y, projection[..., : estimator.sizes[-1]], estimator.sample(omega))
             if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks

@@ -1,12 +1,14 @@
 """The attention problem, its shape, and an estimate of its solution."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from array_api_compat import device
 
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample
-from favorbench.numerics.arrays import Array, Float, array_namespace, kind_of
+from favorbench.numerics.arrays import Array, Float, array_namespace, kind_of, projected
 
 
 class Shape(NamedTuple):
@@ -92,6 +94,13 @@ class SampledMap(NamedTuple):
     def sample(self, omega: Array) -> Sample:
         """Its share of projections (..., R, d) that several estimators use, and its extra sample."""
         return Sample(omega[..., : self.sizes[-1], :], self.extra)
+
+
+def projection_of(x: Array, omega: Array, maps: Iterable[FeatureMap]) -> Array:
+    """The projections x omega^T that maps are given: zeros if none of them uses these."""
+    if all(feature_map.randomness != "omega" for feature_map in maps):
+        return array_namespace(x).zeros((*x.shape[:-1], omega.shape[-2]), dtype=x.dtype, device=device(x))
+    return projected(x, omega)
 
 
 class Tile(NamedTuple):

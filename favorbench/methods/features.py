@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from favorbench.attention.causal import chunk_multiplications
 from favorbench.attention.linear import linear_multiplications
+from favorbench.attention.problem import projection_of
 from favorbench.maps import FeatureMap, Sample
 from favorbench.maps.base import claim
 from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.summaries import GrowingSummary, KeySummary, KeySummaryMethod, Queries, Tokens
-from favorbench.numerics.arrays import Features, projected
+from favorbench.numerics.arrays import Array, Features
 from favorbench.numerics.logsum import Accumulator, accumulate_blocks, inner_products, query_sums, tiles, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
@@ -54,8 +55,9 @@ class FromMap(KeySummaryMethod):
         return None if work is None else work + chunk_multiplications(shape, shape.d)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
-        features = self.wrapped.num_features(size, shape.d)
-        return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * features)
+        tokens = shape.n, shape.l, shape.d
+        features = (self.wrapped.multiplications(*tokens, 0, size) or 0.0) - self.wrapped.fit_multiplications(*tokens)
+        return features + float(shape.n * shape.l * self.wrapped.num_features(size, shape.d))
 
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         for size, generators in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
@@ -121,7 +123,7 @@ class FeatureSummary:
         width = self.map.num_features(self.sample.omega.shape[-2], new.key.shape[-1])
         for rows in tiles(new.length, width, new.key):
             part = new.part(rows)
-            features = self.map.key_features(part.key, projected(part.key, self.sample.omega), self.sample)
+            features = self.map.key_features(part.key, self._projection(part.key), self.sample)
             self.blocks = accumulate_blocks(self.blocks, features, with_ones(part.value))
         self.known = stop
         return self
@@ -133,8 +135,11 @@ class FeatureSummary:
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         key = self.tokens.key[..., keys, :]
-        of_key = self.map.key_features(key, projected(key, self.sample.omega), self.sample)
+        of_key = self.map.key_features(key, self._projection(key), self.sample)
         return inner_products(self._features(queries), of_key, self.sample.omega.shape[-2])
 
     def _features(self, queries: Queries) -> tuple[Features, ...]:
-        return self.map.query_features(queries.query, projected(queries.query, self.sample.omega), self.sample)
+        return self.map.query_features(queries.query, self._projection(queries.query), self.sample)
+
+    def _projection(self, x: Array) -> Array:
+        return projection_of(x, self.sample.omega, [self.map])

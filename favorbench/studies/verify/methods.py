@@ -89,12 +89,12 @@ def _change_of_draw(method: Method, problem: AttentionProblem, seed: int) -> Ite
 
 
 def _error_at_full_size(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
-    """The output at size l against softmax attention; half the digits of our landmark methods: they invert a matrix."""
+    """The output at the largest size up to l against softmax attention; half the digits of our landmark methods."""
     inside = method
     while isinstance(inside, PREFIXES):
         inside = inside.inner
     lost = EPS**-0.5 if isinstance(inside, METHODS) and not method.convex else 1.0
-    (output,) = _outputs(method, problem, seed, (len(problem.key),))
+    (output,) = _outputs(method, problem, seed, (min(len(problem.key), method.largest_size(problem.shape)),))
     yield largest(output - _exact(problem)) / _rounding(problem) / lost
 
 
