@@ -129,6 +129,12 @@ def test_new_inputs_for_each_size_are_paired_where_the_sizes_are_the_same(base):
     assert {row.mark for row in comparison(one, fb.load(one.path)).rows} == {"="}
     pairs = {row.new_estimator: row.change.pairs for row in comparison(one, one).rows if row.change}
     assert pairs["uniform"] == 48 and pairs["best-rank"] == 16
+    trials = one.trials.set_index("draw")
+    uniform, iid = (trials[trials[name] == value] for name, value in (("estimator", "uniform"), ("sampler", "iid")))
+    for row in comparison(one, estimators="uniform,positive iid").rows:  # paired with its draws on the same inputs
+        at_size = iid[(iid["estimator"] == "positive") & (iid["num_projections"] == row.key.size)]["mse"]
+        logs = np.log(at_size / uniform["mse"].reindex(at_size.index))
+        assert row.change.pairs == len(logs) == 16 and row.change.ratio == pytest.approx(np.exp(logs.median()))
     other = sweep(small_scenario(trials=16, redraw="R", num_projections="8,20"), "other")
     assert not comparison(one, other).paired and not comparison(one, base).paired
 

@@ -33,6 +33,19 @@ def run():
     )  # fmt: skip
 
 
+def test_sums_of_estimators_without_a_size_are_of_all_draws(run):
+    """With a draw for each size these have more draws, and were left out."""
+    again = fb.sweep(run.scenario, redraw="R", out="again")
+    (found,) = heads.summed_effects(again)
+    (row,) = found.rows[found.rows["estimator"] == "uniform"].to_dict("records")
+    total = again.trials[again.trials["estimator"] == "uniform"]["effect"].sum()  # the same on every draw
+    assert_allclose([row["sum_low"] + row["sum_high"]], total / 4)
+    assert row["draws"] == 4 and set(found.rows["draws"]) == {2, 4}
+    assert "2 texts, 2 to 4 draws of each estimator" in again.table(metric="effect")[0].note
+    (sentence,) = [text for text in again.sentences() if "will cost the model about" in text]
+    assert "2 texts, 2 draws of each estimator" in sentence
+
+
 def test_sums_are_those_of_the_rows(run):
     (found,) = heads.summed_effects(run)
     assert (found.heads, found.unit, len(found.rows)) == (8, "nats per token", 5)

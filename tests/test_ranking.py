@@ -80,6 +80,18 @@ def test_a_ranking_is_in_order_and_its_letters_follow_from_the_draws(metric):
     assert not set(ranking.rows[0].groups) & set(ranking.rows[-1].groups)
 
 
+def test_where_each_size_has_its_draws_the_largest_sizes_draws_are_ranked():
+    """Estimators without a size are on all draws, which the others are not on: three draws show no difference."""
+    results = sweep(small_scenario(trials=3, num_projections="4,8,16", baselines="uniform", redraw="R"), "run")
+    (ranking,) = rankings(results)
+    trials = results.trials
+    on_largest = trials[trials["draw"].isin(trials["draw"][trials["num_projections"] == 16])]
+    medians = on_largest[on_largest["num_projections"].fillna(16) == 16].groupby("estimator")["mse"].median()
+    (uniform,) = [row for row in ranking.rows if row.estimator == "uniform"]
+    assert ranking.draws == 3 and uniform.median == medians["uniform"]
+    assert len({row.groups for row in ranking.rows}) == 1 and "3 draws" in ranking_section(results, ranking, "mse").note
+
+
 @pytest.mark.parametrize("metric, sign", [("max_abs_error", 1), ("cosine", -1), ("unnormalised_rows", 1), ("mse", 1)])
 def test_the_verdict_against_uniform_is_of_the_metric(metric, sign):
     """Signs and Holm's steps written out, over all sizes. Rows of best-rank's weights need not sum to 1."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL
 from favorbench.formats import format_value
-from favorbench.results.summary import RunData, estimator_names
+from favorbench.results.summary import RunData, estimator_names, own_draws
 from favorbench.results.tables import sized
 from favorbench.statistics import Interval, LogRatios, holm, paired_ratios, unpaired_ratios
 
@@ -161,14 +161,13 @@ class Key(NamedTuple):
 
 def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key, Draws]:
     """The errors of each row, by draw: all rows of a run, or those of one estimator without its name."""
-    trials = sized(run, axis).trials.assign(estimator=estimator_names(run.trials))
+    trials = sized(run, axis).trials.assign(estimator=estimator_names(run.trials), nth=own_draws(run, run.trials))
     if name is not None:
         trials = trials[trials["estimator"] == name].assign(estimator="")
     by = [*CELL, "estimator", axis]
     trials = trials.drop_duplicates(["draw", *by])  # two budgets may come to one size
-    nth = trials.groupby([*by, "trial"], dropna=False).cumcount()  # a trial has a draw for each R
     errors = {}
-    groups: Any = trials.set_index(["trial", nth]).groupby(by, sort=False, dropna=False)[metric]
+    groups: Any = trials.set_index(["trial", "nth"]).groupby(by, sort=False, dropna=False)[metric]
     for (*cell, estimator, size), values in groups:
         key = Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
         errors[key] = values.to_dict()

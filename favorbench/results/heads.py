@@ -9,7 +9,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, ESTIMATOR
 from favorbench.errors import ScenarioError
-from favorbench.formats import format_value, percent
+from favorbench.formats import counted, format_value, percent
 from favorbench.metrics import EFFECT, METRICS
 from favorbench.parameters import check_name
 from favorbench.registry import nearest, split_list
@@ -20,6 +20,7 @@ from favorbench.results.summary import (
     compared,
     cost_share,
     labelled,
+    own_draws,
     population_title,
     split_groups,
     usable,
@@ -209,9 +210,9 @@ def summed_effects(results: RunData) -> list[SummedEffects]:
     """The sums of each population whose heads have gradients."""
     if EFFECT not in results.trials:
         return []
+    trials = results.trials.assign(nth=own_draws(results, results.trials))
     return [
-        _summed(rows, unit_of(results, rows))
-        for rows in by_population(place_heads(results.trials.dropna(subset=[EFFECT])))
+        _summed(rows, unit_of(results, rows)) for rows in by_population(place_heads(trials.dropna(subset=[EFFECT])))
     ]
 
 
@@ -234,7 +235,7 @@ def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
 def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects:
     heads, summed = int(rows.groupby("text")["head"].nunique().max()), []
     for _, group in rows.groupby(_SIZED, sort=False, dropna=False):
-        sums = group.groupby(["text", "trial"])[EFFECT].agg(["sum", "count"])
+        sums = group.groupby(["text", "trial", "nth"])[EFFECT].agg(["sum", "count"])
         whole = sums.loc[sums["count"] == heads, "sum"].to_numpy()  # a head on which it failed is missing
         if not len(whole):
             continue
@@ -244,7 +245,7 @@ def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects:
         summed.append({
             **group.iloc[0][_SIZED], "heads": heads, "sum_median": np.median(whole),
             "sum_low": whole.min(), "sum_high": whole.max(), "texts": group["text"].nunique(),
-            "draws": group["trial"].nunique(), "layer": layers.idxmax(), "share": share,
+            "draws": len(group[["trial", "nth"]].drop_duplicates()), "layer": layers.idxmax(), "share": share,
         })  # fmt: skip
     frame = pd.DataFrame(summed).astype({"num_projections": "Int64", "budget": "Int64"})
     return SummedEffects(population_title(rows.iloc[0], heads), heads, unit, frame.sort_values("sum_median"))
@@ -257,7 +258,7 @@ def effect_tables(results: RunData) -> list[Section]:
             f"Predicted effect on the model ({total.unit}), sum over {total.title}",
             [_effect_texts(results, row) for _, row in by_size(results, total.rows, "sum_median").iterrows()],
             f"The effect of the errors of all {total.heads} heads on one text, to second order, as if errors of "
-            f"different heads were uncorrelated: median and range of {_counts(total.rows.iloc[0])}. Above about "
+            f"different heads were uncorrelated: median and range of {_counts(total.rows)}. Above about "
             f"{LARGE:g} it is rough. Largest layer: its share of the sum.",
             data=total.rows,
         )
@@ -273,9 +274,10 @@ def _effect_texts(results: RunData, row: pd.Series) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _counts(row: pd.Series) -> str:
-    texts, draws = (f"{row[name]} {name if row[name] > 1 else name[:-1]}" for name in ("texts", "draws"))
-    return f"{texts}, {draws} of each estimator"
+def _counts(rows: pd.DataFrame) -> str:
+    texts, least, most = rows["texts"].iloc[0], rows["draws"].min(), rows["draws"].max()
+    draws = counted(f"{least} to {most}" if least < most else least, "draw")
+    return f"{counted(texts, 'text')}, {draws} of each estimator"
 
 
 def effect_sentences(results: RunData) -> list[str]:
@@ -291,7 +293,7 @@ def effect_sentences(results: RunData) -> list[str]:
         said.append(
             f"{effects.title}: {with_size(results, best)} will cost the model about "
             f"{amount(best['sum_median'], effects.unit)} ({number(best['sum_low'])} to {number(best['sum_high'])} on "
-            f"{_counts(best)}; sum over {effects.heads} heads, whose errors are taken as uncorrelated)"
+            f"{_counts(best.to_frame().T)}; sum over {effects.heads} heads, whose errors are taken as uncorrelated)"
             f"{ladder and f'; {ladder}'}."
         )
     return said

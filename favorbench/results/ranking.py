@@ -22,7 +22,9 @@ from favorbench.results.summary import (
     cost_share,
     is_oracle,
     marked_name,
+    own_draws,
     population_title,
+    summarise,
 )
 from favorbench.results.tables import rounding_level
 from favorbench.sections import Section
@@ -79,7 +81,17 @@ class Ranking(NamedTuple):
 
 def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
     """A ranking for every cell: medians, and sign tests of all pairs on the same draws, Holm over the cell."""
-    return [_of_cell(trials, cell, metric) for trials, cell in cells_of(results)]
+    return [_of_cell(trials, cell, metric) for trials, cell in cells_of(_on_same_draws(results))]
+
+
+def _on_same_draws(results: RunData) -> RunData:
+    """The run; where each size has draws of its own, those of the largest one, which no other estimator shares."""
+    if results.scenario.redraw != "R":
+        return results
+    trials = results.trials.assign(nth=own_draws(results, results.trials))
+    largest = trials.groupby(list(CELL), sort=False, dropna=False)["nth"].transform("max")
+    kept = results.trials[trials["nth"] == largest]
+    return results._replace(trials=kept, summary=summarise(kept))
 
 
 def _of_cell(trials: pd.DataFrame, cell: pd.DataFrame, metric: str) -> Ranking:
@@ -134,6 +146,7 @@ def rankings_over_heads(results: RunData, metric: str = "mse") -> list[Ranking]:
     Medians over the draws of each head; sign tests of all pairs over heads, Holm over the pairs. Two values below
     rounding are a tie.
     """
+    results = _on_same_draws(results)
     populations = by_population(results.summary)
     return [_over_heads(results, rows, metric) for rows in populations if rows["head"].nunique() > 1]
 

@@ -124,6 +124,18 @@ def cells_of(results: RunData) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     return [(trials[key], cell) for key, cell in by_cell(results.summary).items()]
 
 
+def own_draws(results: RunData, trials: pd.DataFrame) -> pd.Series:
+    """Which of its trial's draws each row is from: that of a size, where each size has a draw of its own; else 0.
+
+    Estimators without a size are on all of these draws. In a run of nothing else, draws are counted.
+    """
+    if results.scenario.redraw != "R":
+        return pd.Series(0, trials.index)
+    size = trials.groupby("draw")["budget"].transform("max")
+    count = trials["draw"] - trials.groupby([*CELL, "trial"], dropna=False)["draw"].transform("min")
+    return size.fillna(count).astype(int)
+
+
 def by_population(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The rows of each population of heads."""
     return (rows for _, rows in frame.groupby(POPULATION, sort=False, dropna=False))
