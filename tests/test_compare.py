@@ -129,12 +129,6 @@ def test_new_inputs_for_each_size_are_paired_where_the_sizes_are_the_same(base):
     assert {row.mark for row in comparison(one, fb.load(one.path)).rows} == {"="}
     pairs = {row.new_estimator: row.change.pairs for row in comparison(one, one).rows if row.change}
     assert pairs["uniform"] == 48 and pairs["best-rank"] == 16
-    trials = one.trials.set_index("draw")
-    uniform, iid = (trials[trials[name] == value] for name, value in (("estimator", "uniform"), ("sampler", "iid")))
-    for row in comparison(one, estimators="uniform,positive iid").rows:  # paired with its draws on the same inputs
-        at_size = iid[(iid["estimator"] == "positive") & (iid["num_projections"] == row.key.size)]["mse"]
-        logs = np.log(at_size / uniform["mse"].reindex(at_size.index))
-        assert row.change.pairs == len(logs) == 16 and row.change.ratio == pytest.approx(np.exp(logs.median()))
     other = sweep(small_scenario(trials=16, redraw="R", num_projections="8,20"), "other")
     assert not comparison(one, other).paired and not comparison(one, base).paired
 
@@ -156,6 +150,29 @@ def test_two_estimators_of_one_run(base):
     trials = base.trials.set_index(["estimator", "draw", "num_projections"])["mse"]
     logs = np.log(trials["clusters"].xs(8, level=1).to_numpy() / trials["uniform"].to_numpy())
     assert found.rows[1].change and found.rows[1].change.ratio == pytest.approx(np.exp(np.median(logs)))
+
+
+@pytest.mark.parametrize("names", ["uniform,positive iid", "positive iid,elu", "uniform,taylor-1"])
+@pytest.mark.parametrize("lost", [(), (0, 4, 8), (1, 5), range(20, 48)], ids=["whole", "failed", "missing", "partial"])
+def test_two_estimators_are_paired_on_the_same_inputs_where_each_size_has_new_ones(names, lost):
+    """lost: draws without the first estimator, or without any."""
+    asked = {"maps": "positive,elu", "samplers": "iid", "baselines": "uniform,taylor-1", "trials": 16, "redraw": "R"}
+    results = sweep(small_scenario(**asked), "run")
+    old, new = (name.partition(" ")[0] for name in names.split(","))
+    trials = results.trials
+    failed = trials["draw"].isin(lost) & ((trials["estimator"] == old) | (len(lost) != 3))
+    results = results._replace(trials=trials[~failed])
+    errors = {
+        (name, size): rows.set_index("draw")["mse"]
+        for (name, size), rows in results.trials.groupby(["estimator", "num_projections"], dropna=False)
+    }
+    found = comparison(results, estimators=names)
+    assert len(found.rows) == (1 if "taylor-1" in names else 3)
+    for row in found.rows:
+        one, two = (errors.get((name, row.key.size), errors.get((name, pd.NA))) for name in (old, new))
+        logs = np.log(two / one).dropna()  # by draw
+        assert row.change and row.change.pairs == len(logs)
+        assert row.change.ratio == pytest.approx(np.exp(np.median(logs)))
 
 
 def test_other_values_and_declared_versions_are_not_compared(base):

@@ -33,19 +33,6 @@ def run():
     )  # fmt: skip
 
 
-def test_sums_of_estimators_without_a_size_are_of_all_draws(run):
-    """With a draw for each size these have more draws, and were left out."""
-    again = fb.sweep(run.scenario, redraw="R", out="again")
-    (found,) = heads.summed_effects(again)
-    (row,) = found.rows[found.rows["estimator"] == "uniform"].to_dict("records")
-    total = again.trials[again.trials["estimator"] == "uniform"]["effect"].sum()  # the same on every draw
-    assert_allclose([row["sum_low"] + row["sum_high"]], total / 4)
-    assert row["draws"] == 4 and set(found.rows["draws"]) == {2, 4}
-    assert "2 texts, 2 to 4 draws of each estimator" in again.table(metric="effect")[0].note
-    (sentence,) = [text for text in again.sentences() if "will cost the model about" in text]
-    assert "2 texts, 2 draws of each estimator" in sentence
-
-
 def test_sums_are_those_of_the_rows(run):
     (found,) = heads.summed_effects(run)
     assert (found.heads, found.unit, len(found.rows)) == (8, "nats per token", 5)
@@ -58,6 +45,39 @@ def test_sums_are_those_of_the_rows(run):
         assert_allclose(
             row[["sum_median", "sum_low", "sum_high"]].astype(float), [sums.median(), *sums.agg(["min", "max"])]
         )
+
+
+@pytest.mark.parametrize("lost", [(), range(0, 96, 11), range(18, 96)], ids=["whole", "missing", "partial"])
+def test_sums_with_new_draws_for_each_size_are_those_of_the_rows(run, lost):
+    """sampled-keys and clusters have a draw of each trial, uniform attention and elu one for each R of it."""
+    asked = {"maps": "elu", "methods": "clusters", "baselines": "uniform,sampled-keys", "num_projections": [2, 5, 8]}
+    wide = fb.sweep(inputs="heads.npz", **asked, trials=2, redraw="R", out="wide")
+    trials = wide.trials[~wide.trials["draw"].isin(lost)]
+    assert wide.trials["draw"].nunique() == 16 * 2 * 3
+    wide = wide._replace(trials=trials)
+    (found,) = heads.summed_effects(wide)
+    of_r = trials["draw"] % 3
+    names = {"elu", "uniform"}
+    for (name, size), rows in trials.groupby(["estimator", "num_projections"], dropna=False):
+        sums = rows.groupby([rows["head"].str[-1], "trial", of_r])["effect"].agg(["sum", "count"])
+        whole = sums.loc[sums["count"] == found.heads, "sum"]
+        shown = found.rows[(found.rows["estimator"] == name) & (found.rows["num_projections"].fillna(0) == (
+            0 if pd.isna(size) else size))]  # fmt: skip
+        assert len(shown) == min(1, len(whole)) and (len(lost) or len(whole) == TEXTS * 2 * (3 if name in names else 1))
+        for _, row in shown.iterrows():
+            values = row[["sum_median", "sum_low", "sum_high"]].astype(float)
+            assert_allclose(values, [whole.median(), *whole.agg(["min", "max"])])
+    if not lost:
+        note = wide.table(metric="effect")[0].note
+        assert {"elu", "uniform"} <= set(found.rows["estimator"]) and "2 texts, 2 to 6 draws of each" in note
+
+
+def test_draws_of_some_heads_alone_have_no_sum(run):
+    """A partial run may have some heads of one trial, and the others of the next."""
+    first = (run.trials["trial"] == 0) == run.trials["head"].str.startswith("L0")
+    part = run._replace(trials=run.trials[first])
+    assert part.trials["head"].nunique() == 16 and heads.summed_effects(part) == []
+    assert not [text for text in heads.effect_sentences(part) if "will cost" in text]
 
 
 def test_tables_sentences_and_pages_have_the_sum(run):

@@ -80,18 +80,6 @@ def test_a_ranking_is_in_order_and_its_letters_follow_from_the_draws(metric):
     assert not set(ranking.rows[0].groups) & set(ranking.rows[-1].groups)
 
 
-def test_where_each_size_has_its_draws_the_largest_sizes_draws_are_ranked():
-    """Estimators without a size are on all draws, which the others are not on: three draws show no difference."""
-    results = sweep(small_scenario(trials=3, num_projections="4,8,16", baselines="uniform", redraw="R"), "run")
-    (ranking,) = rankings(results)
-    trials = results.trials
-    on_largest = trials[trials["draw"].isin(trials["draw"][trials["num_projections"] == 16])]
-    medians = on_largest[on_largest["num_projections"].fillna(16) == 16].groupby("estimator")["mse"].median()
-    (uniform,) = [row for row in ranking.rows if row.estimator == "uniform"]
-    assert ranking.draws == 3 and uniform.median == medians["uniform"]
-    assert len({row.groups for row in ranking.rows}) == 1 and "3 draws" in ranking_section(results, ranking, "mse").note
-
-
 @pytest.mark.parametrize("metric, sign", [("max_abs_error", 1), ("cosine", -1), ("unnormalised_rows", 1), ("mse", 1)])
 def test_the_verdict_against_uniform_is_of_the_metric(metric, sign):
     """Signs and Holm's steps written out, over all sizes. Rows of best-rank's weights need not sum to 1."""
@@ -130,6 +118,47 @@ def test_rounding_on_both_sides_is_a_tie_in_a_cell():
     (said,) = cell_sentences(results)
     assert "no map detectably beats" in said and "worse" not in said
     assert {group for row in rankings(results)[0].rows for group in row.groups} == {0}
+
+
+@pytest.mark.parametrize("trials", [3, 12])
+def test_with_new_draws_for_each_size_those_of_the_largest_size_are_ranked(trials):
+    """Medians, letters and counts from the draws of R = 20 alone; the k-th R has the draws k, k + 3, ..."""
+    asked = {"maps": "positive,elu", "samplers": "iid", "methods": "clusters", "baselines": "uniform,taylor-1"}
+    results = sweep(small_scenario(trials=trials, redraw="R", **asked), "run")
+    (ranking,) = rankings(results)
+    assert ranking.draws == trials and len(ranking.rows) == 5
+    last = results.trials[results.trials["draw"] % 3 == 2].pivot(index="draw", columns="estimator", values="mse")
+    assert len(last) == trials and last.notna().all(axis=None)
+    for row in ranking.rows:
+        values = last[row.estimator].sort_values().to_numpy()
+        j = 0 if trials == 3 else 2  # P(at most 2 of 12 fair coins show heads) = 0.019
+        assert_allclose([row.median, row.low, row.high], [np.median(values), values[j], values[-1 - j]], rtol=1e-6)
+    assert [row.median for row in ranking.rows] == sorted(last.median())
+    pairs = list(itertools.combinations(ranking.rows, 2))
+    p_values = [scipy.stats.binomtest(int((last[a.estimator] < last[b.estimator]).sum()), trials).pvalue
+                for a, b in pairs]  # fmt: skip
+    largest, steps = 0.0, sorted(range(len(pairs)), key=p_values.__getitem__)
+    for step, i in enumerate(steps):
+        largest = max(largest, p_values[i] * (len(pairs) - step))
+        a, b = pairs[i]
+        assert bool(set(a.groups) & set(b.groups)) == (largest > 0.05)
+    note, row = ranking_section(results, ranking, "mse").note, ranking_section(results, ranking, "mse").rows[0]
+    assert note.startswith(f"{trials} draws, ")
+    (said,) = cell_sentences(results)
+    few = trials == 3
+    assert ("So few can tell no two estimators apart" in note) == ("smallest to largest" in row) == few
+    assert ("3 draws are too few to compare" in said) == few
+
+
+def test_a_draw_on_which_one_estimator_failed_counts_for_the_others():
+    results = sweep(small_scenario(trials=8, redraw="R", samplers="iid"), "run")
+    failed = (results.trials["estimator"] == "trig") & results.trials["draw"].isin([2, 5])
+    trials = results.trials[~failed]
+    (ranking,) = rankings(results._replace(trials=trials, summary=summarise(trials)))
+    assert ranking.draws == 8
+    last = trials[trials["draw"] % 3 == 2].groupby("estimator")["mse"].median()
+    assert {row.estimator: row.median for row in ranking.rows} == {row.estimator: last[row.estimator] for row in
+                                                                   ranking.rows}  # fmt: skip
 
 
 @functools.cache

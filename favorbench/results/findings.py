@@ -124,7 +124,9 @@ def _of_cell(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
     estimators, least = compared(cell), _least_of_cell(results, floor, cell)
     if estimators.empty:
         return "every map and method failed in all draws."
-    n, needed = int(estimators["n"].max()), fewest_draws(int((cell["estimator"] != "uniform").sum()))
+    sized = estimators["num_projections"].notna()  # those without a size may have a draw of each trial for each R
+    n = int((estimators[sized] if sized.any() else estimators)["n"].max())
+    needed = fewest_draws(int((cell["estimator"] != "uniform").sum()))
     if n < needed:
         few = "1 draw is" if n == 1 else f"{n} draws are"
         return f"{few} too few to compare with uniform attention; use {needed} trials or more.{least}"

@@ -30,6 +30,7 @@ from favorbench.results.tables import (
     at_largest_size,
     bounds_in_words,
     by_size,
+    draws_in_words,
     named_row,
     rounding_level,
     shortened_inputs,
@@ -210,10 +211,9 @@ def summed_effects(results: RunData) -> list[SummedEffects]:
     """The sums of each population whose heads have gradients."""
     if EFFECT not in results.trials:
         return []
-    trials = results.trials.assign(nth=own_draws(results, results.trials))
-    return [
-        _summed(rows, unit_of(results, rows)) for rows in by_population(place_heads(trials.dropna(subset=[EFFECT])))
-    ]
+    trials = results.trials.assign(nth=own_draws(results, results.trials)).dropna(subset=[EFFECT])
+    sums = (_summed(rows, unit_of(results, rows)) for rows in by_population(place_heads(trials)))
+    return [effects for effects in sums if effects is not None]
 
 
 def unit_of(results: RunData, rows: pd.DataFrame) -> str:
@@ -232,7 +232,8 @@ def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.join(rows["head"].str.extract(_LABEL).fillna(""))
 
 
-def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects:
+def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects | None:
+    """The sums of a population; None in a partial run without a draw of all heads."""
     heads, summed = int(rows.groupby("text")["head"].nunique().max()), []
     for _, group in rows.groupby(_SIZED, sort=False, dropna=False):
         sums = group.groupby(["text", "trial", "nth"])[EFFECT].agg(["sum", "count"])
@@ -247,6 +248,8 @@ def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects:
             "sum_low": whole.min(), "sum_high": whole.max(), "texts": group["text"].nunique(),
             "draws": len(group[["trial", "nth"]].drop_duplicates()), "layer": layers.idxmax(), "share": share,
         })  # fmt: skip
+    if not summed:
+        return None
     frame = pd.DataFrame(summed).astype({"num_projections": "Int64", "budget": "Int64"})
     return SummedEffects(population_title(rows.iloc[0], heads), heads, unit, frame.sort_values("sum_median"))
 
@@ -275,9 +278,7 @@ def _effect_texts(results: RunData, row: pd.Series) -> dict[str, str]:
 
 
 def _counts(rows: pd.DataFrame) -> str:
-    texts, least, most = rows["texts"].iloc[0], rows["draws"].min(), rows["draws"].max()
-    draws = counted(f"{least} to {most}" if least < most else least, "draw")
-    return f"{counted(texts, 'text')}, {draws} of each estimator"
+    return f"{counted(rows['texts'].max(), 'text')}, {draws_in_words(rows['draws'])} of each estimator"
 
 
 def effect_sentences(results: RunData) -> list[str]:

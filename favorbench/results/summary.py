@@ -127,13 +127,13 @@ def cells_of(results: RunData) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
 def own_draws(results: RunData, trials: pd.DataFrame) -> pd.Series:
     """Which of its trial's draws each row is from: that of a size, where each size has a draw of its own; else 0.
 
-    Estimators without a size are on all of these draws. In a run of nothing else, draws are counted.
+    Estimators without a size are on all of these draws; draws without any other are counted down from -1.
     """
     if results.scenario.redraw != "R":
         return pd.Series(0, trials.index)
     size = trials.groupby("draw")["budget"].transform("max")
     count = trials["draw"] - trials.groupby([*CELL, "trial"], dropna=False)["draw"].transform("min")
-    return size.fillna(count).astype(int)
+    return size.fillna(-1 - count).astype(int)
 
 
 def by_population(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
