@@ -203,3 +203,20 @@ def test_few_draws_of_one_estimator_hide_no_verdict_on_others():
     found = fb.sweep({**asked, "num_projections": "12", "trials": 16, "baselines": "uniform"}, "run")
     assert found.summary.set_index("estimator")["n"].loc[["rare", "clusters"]].between([2, 16], [4, 16]).all()
     assert "too few" not in (said := sentences(found)[-1]) and "beat uniform attention: clusters" in said
+
+
+def test_every_view_of_a_run_says_on_how_many_draws_an_output_is_nan(tmp_path, monkeypatch):
+    """Medians hide a third of the draws, so the sentence belongs to the run and not to the sweep alone."""
+    (tmp_path / "rare_nan_module.py").write_text(
+        "def rare(q, k, v, size, rng):\n    return v * (float('nan') if rng.random() < 0.3 else 1.0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    found = fb.sweep({"maps": "none", "methods": "rare_nan_module:rare", "num_projections": "4", "seq_len": "16",
+                      "head_dim": "4", "inputs": "gaussian", "trials": 9}, "run")  # fmt: skip
+    bad = int((~np.isfinite(found.trials["mse"])).sum())
+    assert 0 < bad < 5
+    said = f"rare: the output is NaN or infinite in {bad} of 9 measurements; such errors count as infinite."
+    assert said in sentences(found)
+    code, _, err = run("table run --json")
+    assert code == 0 and said in " ".join(err.split())

@@ -194,18 +194,12 @@ def _say_about_inputs(study: "Study", plan: "Plan") -> None:
 
 def _say_what_went_wrong(results: "Results") -> None:
     """Say which files were damaged, which estimators failed, and which gave NaN."""
-    import numpy as np
-
     from favorbench.results.findings import failure_sentences
 
     for name in results.set_aside:
         say(f"{results.path}/trials/{name} was damaged: set aside, and its draws computed again")
     for sentence in failure_sentences(results):
         say(sentence)
-    for name, rows in results.trials.groupby("estimator", sort=False):
-        if failed := (~np.isfinite(rows["mse"])).sum():
-            counts = f"{failed} of {len(rows)} measurements"
-            say(f"{name}: the output is NaN or infinite in {counts}; such errors count as infinite")
 
 
 def _print_plan(plan: "Plan", path: Path, as_json: bool) -> None:

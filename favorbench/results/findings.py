@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import describe_cell
+from favorbench.formats import counted
 from favorbench.results.heads import effect_sentences, number, populations
 from favorbench.results.summary import RunData, cells_of, compared, estimator_name, estimator_names, rows_of, usable
 from favorbench.results.tables import (
@@ -39,7 +41,7 @@ def run_sentences(results: RunData) -> list[str]:
 
 
 def failure_sentences(results: RunData) -> list[str]:
-    """A sentence for each estimator that failed: on how many draws, and how."""
+    """A sentence for each estimator that failed, on how many draws and how, or whose output is NaN or infinite."""
     said = []
     no_draw = "; over heads, a head without any counts as an infinite error" * bool(populations(results))
     for name, messages in results.failed.items():
@@ -50,6 +52,11 @@ def failure_sentences(results: RunData) -> list[str]:
             f"size, are those of the other draws, which may be easier{no_draw}. To compute the failed draws again: "
             "`retry_failed`."
         )
+    infinite = ~np.isfinite(results.trials["mse"])
+    for name, of in infinite.groupby(results.trials["estimator"], sort=False):
+        if of.any():
+            counts = f"{of.sum()} of {counted(len(of), 'measurement')}"
+            said.append(f"{name}: the output is NaN or infinite in {counts}; such errors count as infinite.")
     return said
 
 
