@@ -175,6 +175,39 @@ def test_two_estimators_are_paired_on_the_same_inputs_where_each_size_has_new_on
         assert row.change.ratio == pytest.approx(np.exp(np.median(logs)))
 
 
+def test_an_estimator_that_fails_only_in_the_new_run_is_worse(base):
+    """Its failed draws are in no row, and the others are the same."""
+    clusters = base.trials["estimator"] == "clusters"
+    kept = base.trials[~(clusters & (base.trials["draw"] < 4))]
+    failing = base._replace(trials=kept, failed={"clusters": {"ValueError: no": [0, 1, 2, 3]}})
+    said = "Failed on some draws of the new run, and on none of the old: clusters."
+    assert sentences(comparison(base, failing))[:2] == ["WORSE. Of 21 rows: 21 same bits.", said]
+    for old, new in ((failing, base), (failing, failing), (base._replace(trials=base.trials[~clusters]), failing)):
+        assert comparison(old, new).newly_failed == []
+
+
+FAILING = """
+import os
+
+
+def mine(query, key, value, size, rng):
+    if "MINE_FAILS" in os.environ and rng.random() < 0.5:
+        raise ValueError("no")
+    return 0 * query @ key.T @ value
+"""
+
+
+def test_where_an_estimator_fails_that_did_not_the_exit_code_is_one(monkeypatch):
+    Path("failing_module.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(".")
+    asked = small_scenario(maps="none", methods="failing_module:mine", num_projections="2", trials=12, seed=2)
+    sweep(asked, "old")
+    monkeypatch.setenv("MINE_FAILS", "1")
+    assert sweep(asked, "new").failed
+    assert [run(f"compare {pair} --fail-on worse")[0] for pair in ("old new", "new old", "new new")] == [1, 0, 0]
+    assert json.loads(run("compare old new --json")[1])["newly_failed"] == ["mine"]
+
+
 def test_other_values_and_declared_versions_are_not_compared(base):
     rng = np.random.default_rng(0)
     for name in ("one", "two"):

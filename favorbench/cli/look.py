@@ -224,7 +224,9 @@ def compare(
     only_changed: Annotated[
         bool, option(None, "Leave out rows without a detectable difference.", "--only-changed")
     ] = False,
-    fail_on: Annotated[Literal["worse"] | None, option(None, "Exit 1 if a row is worse.")] = None,
+    fail_on: Annotated[
+        Literal["worse"] | None, option(None, "Exit 1 if a row is worse, or an estimator fails that did not.")
+    ] = None,
     format: Annotated[Literal["text", "md", "csv", "json", "junit"], option(None, "How to print it.")] = "text",
     as_json: Json = False,
 ) -> None:
@@ -245,7 +247,7 @@ def compare(
         warn_partial(run)
     frame, form = comparison.frame(only_changed), "json" if as_json else format
     if form == "json":
-        names = ("metric", "factor", "alpha", "paired", "only_old", "only_new", "verdicts")
+        names = ("metric", "factor", "alpha", "paired", "only_old", "only_new", "verdicts", "newly_failed")
         summary = {name: getattr(comparison, name) for name in names} | {"geometric_mean": comparison.mean}
         print_json({"old": comparison.old.path, "new": comparison.new.path, **summary, "rows": frame})
     elif form == "csv":
@@ -254,7 +256,7 @@ def compare(
         echo(junit(comparison).rstrip("\n"))
     else:
         show(comparison_sections(comparison, only_changed), "rich" if form == "text" else form)
-    if fail_on and comparison.count("+"):
+    if fail_on and (comparison.count("+") or comparison.newly_failed):
         raise typer.Exit(1)
 
 

@@ -106,6 +106,14 @@ class RunComparison(NamedTuple):
         return sum(row.mark == mark for row in self.rows)
 
     @property
+    def newly_failed(self) -> list[str]:
+        """The estimators of the old run that failed on none of its draws, and on some of the new run."""
+        known = set(self.old.trials["estimator"])
+        return [
+            name for name in self.new.failed if name not in self.old.failed and name.partition(" under ")[0] in known
+        ]
+
+    @property
     def verdicts(self) -> dict[str, int]:
         """The number of rows with each verdict, in the order of the marks."""
         counts = Counter(row.verdict for row in self.rows)
@@ -323,7 +331,9 @@ def _style(column: str, text: str) -> str:
 def comparison_sentences(runs: RunComparison) -> list[str]:
     """The number of rows with each verdict, the geometric mean, the rows of one run alone, and the rule."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in runs.verdicts.items())
-    said = [f"{'WORSE. ' if runs.count('+') else ''}Of {len(runs.rows)} rows: {counts}."]
+    said = [f"{'WORSE. ' if runs.count('+') or runs.newly_failed else ''}Of {len(runs.rows)} rows: {counts}."]
+    if runs.newly_failed:
+        said.append(f"Failed on some draws of the new run, and on none of the old: {', '.join(runs.newly_failed)}.")
     if runs.only_old or runs.only_new:
         said.append(f"Rows of one run alone: {runs.only_old} of the old one, {runs.only_new} of the new one.")
     mean = runs.mean
