@@ -52,10 +52,9 @@ def failure_sentences(results: RunData) -> list[str]:
             f"size, are those of the other draws, which may be easier{no_draw}. To compute the failed draws again: "
             "`retry_failed`."
         )
-    infinite = ~np.isfinite(results.trials["mse"])
-    for name, of in infinite.groupby(results.trials["estimator"], sort=False):
-        if of.any():
-            counts = f"{of.sum()} of {counted(len(of), 'measurement')}"
+    for name, rows in results.trials.groupby("estimator", sort=False):
+        if infinite := (~np.isfinite(rows["mse"])).sum():
+            counts = f"{infinite} of {counted(len(rows), 'measurement')}"
             said.append(f"{name}: the output is NaN or infinite in {counts}; such errors count as infinite.")
     return said
 
