@@ -23,6 +23,7 @@ from favorbench.errors import FavorbenchError
 from favorbench.formats import plain
 from favorbench.maps import FeatureMap, Sample
 from favorbench.methods import Method, Shape
+from favorbench.methods.features import LinearAttention
 from favorbench.results.compare import comparison
 from favorbench.results.figures import FIGURES, charts_of, ratios
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
@@ -116,6 +117,7 @@ TABLES = [
     "table {}", "table {} --metric relative_error --stat q90", "table {} --metric cosine --by estimator,sampler,R",
     "table {} --rank", "table {} --rank --metric max_abs_error", "table {} --stat n", "table {} --json",
     "table {} --metric unnormalised_rows", "compare {} --estimators uniform,best-rank", "compare {} {}-other",
+    "table {} --rank --json", "compare {} {}-other --json", "compare {} {}-other --format junit",
 ]  # fmt: skip
 
 
@@ -271,7 +273,7 @@ def test_a_map_is_what_it_was(spec):
             "map_multiplications": called(one.map_multiplications, 9, 20, dim, count),
             "fit_multiplications": one.fit_multiplications(9, 20, dim),
         }  # fmt: skip
-    held(f"map {spec}", {"claims": claims(ready, FeatureMap), **found})
+    held(f"map {spec}", {"claims": claims(ready, FeatureMap), "costs": costs(LinearAttention(one)), **found})
 
 
 @pytest.mark.parametrize("spec", [cls.name for cls in SAMPLERS])

@@ -159,6 +159,7 @@ def test_the_cheapest_is_certified_on_the_effect_of_the_model(folder, texts):  #
 def test_some_heads_stay_exact_in_every_candidate(folder, texts):  # noqa: F811
     found = found_for(folder, texts, **CLUSTERS, exact_heads="L0H0-1, L1H2", out="run")
     rows, loaded, kept = measurements("run"), load(f"{folder}/bert"), {0: [0, 1], 1: [2]}
+    assert rows["head_error"].isna().all()  # single heads are not measured
     by_name = {text.name: text.tokens for text in split_texts(loaded, read_texts(texts), LENGTH)}
     row = rows.query("size == 16").iloc[0]
     options = {"method": "clusters", "size": int(row["size"]), "draw": int(row["draw"])}

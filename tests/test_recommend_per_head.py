@@ -185,6 +185,11 @@ def test_a_failed_option_is_not_chosen():
     assert [allocate(costs, effects, budget)[0] for budget in (1.0, 2.0)] == [0, 2]
 
 
+def test_options_of_equal_gain_are_taken_one_by_one():
+    costs, effects = np.array([[0.0, 1.0, 2.0]] * 2), np.array([[2.0, 1.0, 0.0]] * 2)
+    assert [sorted(allocate(costs, effects, budget)) for budget in (0, 1, 2, 3)] == [[0, 0], [0, 1], [0, 2], [1, 2]]
+
+
 @pytest.mark.slow
 def test_the_command(model, text):
     flags = f"--confidence 0.6 --max-size 32 -L {LENGTH} -q --methods clusters --maps none --per-head"

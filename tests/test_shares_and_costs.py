@@ -111,6 +111,8 @@ KERNEL_COSTS = {
     "eva": 64 * (M // 2 + 73) * D,
     "sinks(4):positive": (64 + 73) * M * D + 64 * 73 * M + 64 * 4 * D,
     "sinks(4):trig": (64 + 73) * M * D + 64 * 73 * 2 * M + 64 * 4 * D,
+    "sinks(4):centre:positive": (64 + 73) * (M + 1) * D + 64 * 73 * M + 64 * 4 * D,
+    "sinks(4):aderf": (64 + 73) * (2 * M * D + D * D) + 64 * 73 * M + 64 * 4 * D,  # its moments are not taken again
     **dict.fromkeys(("thinformer", "sampled-keys", "block-sparse", "window(3):nothing"), 64 * 73 * D),
     "pisa(order=1)": 2 * 64 * 73 * D,
 }  # fmt: skip

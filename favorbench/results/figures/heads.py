@@ -125,7 +125,7 @@ def _chart(
 ) -> style.Chart:
     """A panel for each map. more: inches, for the labels of layers."""
     layers, heads = (max(part[axis].nunique() for _, part in maps) for axis in ("layer", "number"))
-    size = (max(5.0, 2.2 + 0.5 * heads) + more, 1.1 + 0.27 * layers)
+    size = (max(5.0, 2.2 + 0.5 * heads) + more, 1.1 + 0.27 * max(layers, 6))  # room for the label of the colours
     panels = [style.Panel(name, partial(draw, part)) for name, part in maps]
     return style.Chart(name, title, text, panels, 1 if heads > 8 else columns, size)
 

@@ -120,7 +120,7 @@ def _hull(costs: np.ndarray, effects: np.ndarray) -> list[int]:
         return (effects[b] - effects[a]) / (costs[b] - costs[a])
 
     for option in filter(lambda option: math.isfinite(effects[option]), _front(costs, effects)):
-        while len(hull) > 1 and slope(hull[-2], hull[-1]) >= slope(hull[-1], option):
+        while len(hull) > 1 and slope(hull[-2], hull[-1]) > slope(hull[-1], option):
             hull.pop()
         hull.append(option)
     return hull
