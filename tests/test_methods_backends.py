@@ -69,6 +69,18 @@ def test_torch_agrees_with_numpy(rng, spec, causal):
     agree(answers(spec, arrays, causal, to_torch), answers(spec, arrays, causal), spec, on_host)
 
 
+@needs_torch
+@pytest.mark.parametrize("spec, causal", CASES)
+def test_the_memory_order_of_tensors_does_not_matter(rng, spec, causal):
+    """Column order is that of queries which a convolution computed, (d, L)."""
+    arrays = problem(rng, spec, d_v=6)  # as many as d: then torch has attention as one operation
+
+    def in_columns(array):
+        return to_torch(array.T).mT if array.ndim == 2 else to_torch(array)
+
+    agree(answers(spec, arrays, causal, in_columns), answers(spec, arrays, causal), spec, on_host)
+
+
 @pytest.mark.parametrize("spec", STANDARD)
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_strictest_library_agrees_with_numpy(rng, spec, causal):

@@ -197,6 +197,7 @@ def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -
     """
     if is_torch_array(query) and query.device.type == "cpu" and query.element_size() > 2 and key.shape == value.shape:
         batch = (part.reshape(-1, 1, *part.shape[-2:]) for part in (query, key, value))  # its output is in this order
+        batch = (part if part.stride(-1) == 1 else part.contiguous() for part in batch)  # it reads rows as adjacent
         if bias is not None:
             bias = bias.reshape(-1, 1, *bias.shape[-2:])
         fused = importlib.import_module("torch").ops.aten._scaled_dot_product_flash_attention_for_cpu
