@@ -251,6 +251,15 @@ def test_integers_and_other_byte_orders_are_numbers(rng, dtype):
     assert_allclose(fb.linear_attention(query, key, value, omega), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("feature_map", [m.name for m in fb.MAPS])
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_kernel_estimates_of_integers_are_those_of_floats(rng, feature_map, dtype):
+    x, y = np.eye(4, dtype=dtype), np.abs(2 * rng.normal(size=(5, 4))).astype(dtype)
+    sample = fb.sample_omega("iid", 16, 4, rng, map=feature_map)
+    expected = fb.kernel_estimate(x.astype(float), y.astype(float), sample, feature_map)
+    assert_array_equal(fb.kernel_estimate(x, y, sample, feature_map), expected)
+
+
 @pytest.mark.parametrize("dtype", ["complex128", "complex64", "object", "longdouble", "datetime64[s]", "U3"])
 def test_values_that_are_not_real_numbers_are_refused(rng, dtype):
     arrays = [np.zeros((3, 4), dtype) if dtype[0] in "dU" else a.astype(dtype) for a in some(rng)]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -87,10 +87,8 @@ def linear_attention(
         raise InputError(f"map {feature_map.name!r} uses the whole sequence and cannot be causal")
     estimator = SampledMap(feature_map, sample.extra, (sample.omega.shape[-2],))
     positions, scale = np.arange(query.shape[-2]) if causal else None, query.shape[-1] ** -0.25
-    xp = array_namespace(query, key, value)
-    rows, dtype = sample.omega, xp.result_type(query, key, value)
-    if xp.isdtype(dtype, "real floating"):  # omega, drawn in float64, would lift the features of some maps to that
-        query, key, value, rows = (xp.astype(a, dtype, copy=False) for a in (query, key, value, rows))
+    xp, dtype = array_namespace(query, key, value), _precision(query, key, value)
+    query, key, value, rows = (xp.astype(a, dtype, copy=False) for a in (query, key, value, sample.omega))
 
     def attend(query: Array, key: Array, value: Array, omega: Array, estimator: SampledMap) -> Array:
         problem = AttentionProblem(query, key, value, positions, causal)
@@ -108,6 +106,13 @@ def linear_attention(
         parts.append(attend(q, k, v, omega_rows, _estimator_of(estimator, rows, batch, heads)))
     output = xp.concat(parts, axis=0)
     return xp.reshape(output, (*batch, *output.shape[1:]))
+
+
+def _precision(*arrays: Array) -> Any:
+    """Their common dtype, which omega, drawn in float64, gets too; float64 for whole numbers."""
+    xp = array_namespace(*arrays)
+    dtype = xp.result_type(*arrays)
+    return dtype if xp.isdtype(dtype, "real floating") else xp.float64
 
 
 def heads_at_once(like: Array, width: int) -> int:
@@ -175,10 +180,9 @@ def kernel_estimate(
     """
     check_shapes(x, y, y)
     feature_map, sample = _resolved(map, omega, x)
-    xp = array_namespace(x, y)
-    feature_map = feature_map.with_parameters(x, y)
-    if xp.isdtype(dtype := xp.result_type(x, y), "real floating"):
-        sample = sample._replace(omega=xp.astype(sample.omega, dtype, copy=False))
+    xp, dtype = array_namespace(x, y), _precision(x, y)
+    x, y, omega_rows = (xp.astype(a, dtype, copy=False) for a in (x, y, sample.omega))
+    feature_map, sample = feature_map.with_parameters(x, y), sample._replace(omega=omega_rows)
     weights = sample.omega.mT
     left = feature_map.query_features(x, x @ weights, sample)
     right = feature_map.key_features(y, y @ weights, sample)
