@@ -184,6 +184,22 @@ def test_an_estimator_that_fails_only_in_the_new_run_is_worse(base):
     assert sentences(comparison(base, failing))[:2] == ["WORSE. Of 21 rows: 21 same bits.", said]
     for old, new in ((failing, base), (failing, failing), (base._replace(trials=base.trials[~clusters]), failing)):
         assert comparison(old, new).newly_failed == []
+    suite = ElementTree.fromstring(junit(comparison(base, failing)).encode())
+    assert suite.attrib | {"tests": "22", "failures": "0", "errors": "1"} == suite.attrib
+    assert [case.get("name") for case in suite.findall("testcase") if case.find("error") is not None] == ["clusters"]
+
+
+@pytest.mark.parametrize(
+    "estimators, expected",
+    [(None, ["clusters", "trig / iid"]), ("trig iid,uniform", []), ("uniform,trig iid", ["trig / iid"]),
+     ("trig iid,clusters", ["clusters"])],
+)  # fmt: skip
+def test_only_failures_of_what_is_compared_count(base, estimators, expected):
+    """The old run has no trig / sobol."""
+    failing = base._replace(failed={name: {} for name in ("clusters", "trig under iid", "trig under sobol")})
+    assert comparison(base, failing, estimators).newly_failed == expected
+    of_one_run = [name for name in expected if estimators == "uniform,trig iid"]
+    assert comparison(failing, failing, estimators).newly_failed == of_one_run
 
 
 FAILING = """

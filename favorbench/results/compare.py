@@ -107,11 +107,16 @@ class RunComparison(NamedTuple):
 
     @property
     def newly_failed(self) -> list[str]:
-        """The estimators of the old run that failed on none of its draws, and on some of the new run."""
-        known = set(self.old.trials["estimator"])
-        return [
-            name for name in self.new.failed if name not in self.old.failed and name.partition(" under ")[0] in known
-        ]
+        """The estimators of the old run that failed on none of its draws, and on some of the new run.
+
+        Of two estimators the second, if it failed and the first did not.
+        """
+        before, after = ([name.replace(" under ", " / ") for name in run.failed] for run in (self.old, self.new))
+        if self.estimators:
+            first, second = self.estimators
+            return [second] if second in after and first not in before else []
+        known = estimator_names(self.old.trials[["estimator", "sampler"]].drop_duplicates())
+        return [name for name in after if name in known and name not in before]
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -380,10 +385,11 @@ def reasons(comparison: RunComparison) -> list[str]:
 
 
 def junit(comparison: RunComparison) -> str:
-    """A test for each row: worse is a failure, not comparable is skipped."""
+    """A test for each row: worse is a failure, not comparable is skipped. Estimators that newly failed are errors."""
+    failed = comparison.newly_failed
     suite = ElementTree.Element(
-        "testsuite", name="favorbench compare", tests=str(len(comparison.rows)), failures=str(comparison.count("+")),
-        errors="0", skipped=str(comparison.count("x")),
+        "testsuite", name="favorbench compare", tests=str(len(comparison.rows) + len(failed)),
+        failures=str(comparison.count("+")), errors=str(len(failed)), skipped=str(comparison.count("x")),
     )  # fmt: skip
     for row in comparison.rows:
         size = "" if row.key.size is None else f" {heading(comparison.axis)}={row.key.size}"
@@ -396,5 +402,8 @@ def junit(comparison: RunComparison) -> str:
             ElementTree.SubElement(case, "failure", message=line).text = printable(comparison_sentences(comparison)[-1])
         else:
             ElementTree.SubElement(case, "system-out").text = line
+    for name in map(printable, failed):
+        case = ElementTree.SubElement(suite, "testcase", classname="failed draws", name=name)
+        ElementTree.SubElement(case, "error", message="failed on some draws of the new run, and on none of the old")
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
