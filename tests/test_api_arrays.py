@@ -12,6 +12,7 @@ import favorbench as fb
 from favorbench.errors import InputError, ScenarioError
 from favorbench.inputs import Arrays, get_input
 from favorbench.inputs.stored import write_npz
+from favorbench.studies.function_errors import function_error
 
 QUICK = {"maps": "positive,oprf", "samplers": "iid", "num_projections": [4, 8], "trials": 2, "baselines": "uniform"}
 
@@ -171,3 +172,24 @@ def test_recommend_takes_lists_of_names_and_paths(rng, tmp_path):
     assert found.decisions == same.decisions and found.decisions[0].candidates > 3
     with pytest.raises(ScenarioError, match=r"`methods` <function .*allowed: names, in a list or with commas"):
         fb.recommend(tmp_path / "mine.npz", methods=lambda query, key, value, size, rng: value)
+
+
+def test_errors_of_functions_take_arrays_of_any_library_and_what_is_no_number_is_refused(rng):
+    torch = pytest.importorskip("torch")
+    arrays = [a.astype(np.float32) for a in rng.normal(size=(3, 2, 30, 4))]
+
+    def mean(q, k, v):
+        return v * 0 + v.mean(0)
+
+    tensors = [torch.from_numpy(a).requires_grad_() for a in arrays]
+    assert function_error(mean, tensors) == function_error(mean, arrays)
+    half = [t.detach().bfloat16() for t in tensors]
+    assert function_error(mean, half) == function_error(mean, [t.float().numpy() for t in half])
+    masked = np.ma.masked_greater(arrays[1], 0.5)  # what the mask hides was measured
+    for key, said in (
+        (masked, "k has masked"),
+        (arrays[1] + 1j, "k has dtype"),
+        ([[1], []], "not arr"),
+    ):
+        with pytest.raises(InputError, match=said):
+            function_error(mean, (arrays[0], key, arrays[2]))

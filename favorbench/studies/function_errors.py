@@ -19,10 +19,11 @@ from favorbench.attention.problem import check_shapes
 from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.files import read_json, write_text
-from favorbench.formats import plain, shown
+from favorbench.formats import plain, reason_of, shown
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.methods.function import ArrayFunction, output_on_host
 from favorbench.metrics import EFFECT, METRICS, error_sums
+from favorbench.numerics.arrays import on_host
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_between, check_factor, check_whole
@@ -157,7 +158,15 @@ def source_of(inputs: InputArgument) -> HeadSource:
 def _array_source(inputs: Sequence[np.ndarray]) -> HeadSource:
     if not isinstance(inputs, Sequence) or len(inputs) != 3:
         raise InputError(f"inputs: {type(inputs).__name__} given; allowed: a name, a path, or arrays (q, k, v)")
-    arrays = [np.array(a, dtype=np.float64) for a in inputs]
+    try:
+        hosts = [np.asarray(on_host(a)) for a in inputs]
+    except Exception as error:  # a library may raise anything
+        raise InputError(f"inputs: not arrays: {reason_of(error)}") from None
+    for name, given, host in zip("qkv", inputs, hosts, strict=True):
+        if np.ma.is_masked(given) or host.dtype.kind not in "fiub":
+            what = "masked entries" if np.ma.is_masked(given) else f"dtype {host.dtype}"
+            raise InputError(f"inputs: {name} has {what}; allowed: arrays of real numbers")
+    arrays = [host.astype(np.float64) for host in hosts]
     for name, array in zip("qkv", arrays, strict=True):
         if array.ndim not in (2, 3) or array.size == 0 or not np.isfinite(array).all():
             raise InputError(f"inputs: {name} has shape {array.shape}; allowed: (L, d) or (heads, L, d), all finite")
