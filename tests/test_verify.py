@@ -17,7 +17,15 @@ from favorbench.numerics.arrays import Features
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
 from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
-from favorbench.studies.verify.checks import NO_CLAIM, NOT_COUNTED, MeasuredClaim, judged, z_of_p, z_threshold
+from favorbench.studies.verify.checks import (
+    NO_CLAIM,
+    NOT_COUNTED,
+    NOT_MEASURABLE,
+    MeasuredClaim,
+    judged,
+    z_of_p,
+    z_threshold,
+)
 from favorbench.studies.verify.controls import CONTROLS, ClaimedMap, checks
 from favorbench.studies.verify.controls import run as run_controls
 from tests.command_line import run
@@ -34,6 +42,8 @@ WITHOUT_A_CLAIM = {
     *((f"{name}/{sampler}", "variance") for name in REFERENCE_MAPS for sampler in _NO_PAIRS),
     *((f"{name}/sorf", "target") for name in REFERENCE_MAPS),
     ("uniform", "multiplications"),
+    ("hyperattention", "unbiased sums"),
+    ("kdeformer", "unbiased sums"),
     ("positive/orthogonal-blog", "target"),
 }
 
@@ -47,7 +57,8 @@ def test_everything_registered_holds():
     without = [check for check in result.checks if check.statistic is None]
     assert {(check.subject, check.claim) for check in without} == WITHOUT_A_CLAIM
     assert {check.subject for check in without if check.verdict == NOT_COUNTED} == {"uniform"}  # which has sums only
-    nothing = [check for check in without if check.verdict != NOT_COUNTED]
+    assert {check.claim for check in without if check.verdict == NOT_MEASURABLE} == {"unbiased sums"}
+    nothing = [check for check in without if check.verdict not in (NOT_COUNTED, NOT_MEASURABLE)]
     assert {check.verdict for check in nothing} == {NO_CLAIM}
     assert all(check.detail.startswith("nothing declared: ") for check in nothing)
     subjects = {check.subject for check in result.checks if check.claim == "target"}

@@ -17,11 +17,11 @@ from favorbench.errors import ScenarioError
 from favorbench.inputs import SHIPPED, Fixed, Head, InputSource, get_input
 from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
+from favorbench.methods.base import cost_of
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.numerics.backend import Backend
 from favorbench.registry import is_ours, source_digest
 from favorbench.samplers import Sampler
-from favorbench.users import stated_cost
 
 if TYPE_CHECKING:
     from favorbench.engine.plan import Draw
@@ -250,7 +250,7 @@ def _affordable(method: Method, name: str, requested: tuple[int, ...], shape: Sh
     """
 
     def work(size: int) -> float:
-        multiplications = stated_cost(name, lambda: method.multiplications(shape, size))
+        multiplications = cost_of(method, shape, size)
         if multiplications is None:
             raise ScenarioError(f"`budget` cost: {name} does not declare its cost; use `budget` projections")
         return multiplications

@@ -170,7 +170,8 @@ def method_attention(
     streams = Streams((np.random.default_rng(rng),), lambda hosts: to_backend_of(hosts[0], given[0]))
     with failures_named(estimator.name):
         (estimate,) = estimator.estimates(problem, (size,), streams)
-    return estimate.output if on_device else to_backend_of(on_host(estimate.output), query)
+        output = estimate.output
+    return output if on_device else to_backend_of(on_host(output), query)
 
 
 __all__ = [

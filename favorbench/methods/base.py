@@ -9,6 +9,7 @@ from favorbench.attention.problem import AttentionProblem, Estimate, Shape
 from favorbench.errors import ScenarioError
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_parameters
+from favorbench.users import stated_cost
 
 
 def line_style(
@@ -100,6 +101,11 @@ class Method(ABC):
     def matrix_entries(self, shape: Shape, size: int) -> int:
         """Numbers in memory at a time beyond inputs, outputs and tiles."""
         return 0
+
+
+def cost_of(method: Method, shape: Shape, size: int) -> float | None:
+    """Its multiplications, which a user's class states. Raises EstimatorError for anything but a number, or None."""
+    return stated_cost(method.name, lambda: method.multiplications(shape, size))
 
 
 class Baseline(Method):

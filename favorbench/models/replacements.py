@@ -15,6 +15,7 @@ from favorbench.errors import ScenarioError
 from favorbench.maps import Sample
 from favorbench.maps.transforms import calibrations
 from favorbench.methods import AttentionProblem, Method, Shape, get_method, method_attention
+from favorbench.methods.base import cost_of
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.function import Function
 from favorbench.models import torch
@@ -159,7 +160,7 @@ class EstimatedAttention(Replacement):
     def multiplications(self, shape: Shape) -> float | None:
         if self.or_exact and not self._fits(shape):
             return exact_multiplications(shape)
-        return self.method.multiplications(shape, self.size or 1)
+        return cost_of(self.method, shape, self.size or 1)
 
     def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         if not all(bool(array.isfinite().all()) for array in heads[:3]):  # the estimate of an earlier layer failed
@@ -173,7 +174,8 @@ class EstimatedAttention(Replacement):
         method = self.fitted.get(heads.layer, self.method)
         if isinstance(method, LinearAttention):
             rng = stream(seed, "model", "omega", *names)
-            return self._map_output(method, heads, rng).to(heads.query)
+            with failures_named(self.label):
+                return self._map_output(method, heads, rng).to(heads.query)
         shape, query = heads.shape, heads.query
         if shape.causal and not method.causal_safe:
             raise ScenarioError(f"method {self.label!r} uses the whole sequence and cannot be causal")

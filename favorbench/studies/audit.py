@@ -85,6 +85,8 @@ def subject_of(name: str, method_size: int) -> Subject:
             "(q, k, v[, omega]) or (query, key, value, size, rng)"
         )
     function = import_object("implementation", name)
+    if isinstance(function, Method) or (isinstance(function, type) and issubclass(function, Method)):
+        return _method_subject(name, method_size)
     if not callable(function):
         raise ScenarioError(f"audit: {name!r} is a {type(function).__name__}, not a function of (q, k, v[, omega])")
     parameters = inspect.signature(function).parameters.values()

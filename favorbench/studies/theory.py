@@ -21,6 +21,7 @@ from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.samplers import Sampler
 from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
+from favorbench.users import failures_named
 
 
 class Deviation(NamedTuple):
@@ -123,8 +124,10 @@ def measured_deviation(
     kernel, values = float(softmax_kernel(x, y)[0, 0]), []
     for child in rng.spawn(draws):
         report()
-        sample = sample_omega(sampler, num_projections, x.shape[-1], child, map=feature_map)
-        values.append(float(kernel_estimate(x, y, sample, feature_map)[0, 0]) / kernel)
+        with failures_named(f"{label(feature_map)} under {label(sampler)}"):
+            sample = sample_omega(sampler, num_projections, x.shape[-1], child, map=feature_map)
+            estimate = kernel_estimate(x, y, sample, feature_map)
+        values.append(float(estimate[0, 0]) / kernel)
     deviation = np.array(values) - np.mean(values)
     variance, fourth = np.mean(deviation**2), np.mean(deviation**4)
     half_width = 1.96 * math.sqrt(max(fourth - variance**2, 0.0) / draws)

@@ -16,6 +16,7 @@ from favorbench.engine.study import Estimator, Study
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods import Method, Shape
+from favorbench.methods.base import cost_of
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.landmarks import ThroughLandmarks
 from favorbench.models.replacements import method_or_baseline
@@ -110,7 +111,7 @@ class Family(NamedTuple):
 
     def cost(self, setting: EstimatorSetting, shape: Shape) -> float:
         """Multiplications; inf where the estimator does not declare them."""
-        work = self.estimator.method.multiplications(shape, setting.size or 1)
+        work = cost_of(self.estimator.method, shape, setting.size or 1)
         return math.inf if work is None else work
 
     def rank(self, setting: EstimatorSetting, shape: Shape) -> int:
@@ -174,7 +175,7 @@ def _specs(maps: str | None, methods: str | None, defaults: _Names) -> tuple[boo
 
 
 def _check_cost(spec: str, method: Method, shape: Shape) -> None:
-    if method.multiplications(shape, 1) is None:
+    if cost_of(method, shape, 1) is None:
         raise ScenarioError(
             f"{spec!r} does not declare its cost, and candidates are tried in order of increasing cost: give it "
             "`multiplications(shape, size)`"
@@ -326,7 +327,7 @@ def cheaper_from(method: Method, size: int, shape: Shape) -> int | None:
 
     def is_cheaper(length: int) -> bool:
         longer = shape._replace(l=length, n=length if shape.n == shape.l else shape.n)
-        work = method.multiplications(longer, size)
+        work = cost_of(method, longer, size)
         return work is not None and work < exact_multiplications(longer)
 
     lengths = [1 << i for i in range(25)]

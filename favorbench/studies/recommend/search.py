@@ -273,7 +273,7 @@ class HeadSearch(CandidateSearch):
                     self.family[setting.key] = family
 
     def measure(self, candidate: Candidate) -> bool:
-        """Add one draw to a candidate, and to those that are measured together with it."""
+        """Add one draw to a candidate, and to those that are measured together with it; none has no estimate."""
         count = len(candidate.values)
         if count >= len(self.draws.indices):
             return False
@@ -283,7 +283,7 @@ class HeadSearch(CandidateSearch):
             shared = family.shares_work and self.family[other.setting.key] is family and len(other.values) == count
             if (other is candidate or shared) and other.setting.key in values:
                 other.values.append(values[other.setting.key])
-        return True
+        return candidate.setting.key in values
 
     def describe(self, candidate: Candidate) -> dict[str, Any]:
         family, size = self.family[candidate.setting.key], candidate.setting.size

@@ -1,13 +1,12 @@
 """From claims to verdicts: members are tested against their declarations, and known mistakes must be caught."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from favorbench.engine.cluster import Cluster
-from favorbench.methods import Method
 from favorbench.numerics.machine import one_core
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.studies.verify import attention, cost, kernel, laws, methods
@@ -21,7 +20,7 @@ LAW_DRAWS = 12_000
 #: Called with the number of steps done, the number of steps, and the name of the current one.
 Progress = Callable[[int, int, str], None]
 
-Step = tuple[str, Callable[[], list[MeasuredClaim]]]  # its name, and the function that measures it
+Step = tuple[str, Callable[[], Iterable[MeasuredClaim]]]  # its name, and the function that measures it
 
 
 class Verification(NamedTuple):
@@ -91,6 +90,8 @@ def verify(
     """
     other_draws = draws if subjects else draws // 2
     steps = list(_steps(subjects, draws, other_draws, seed))
+    if subjects:  # which may be the user's, and fail
+        steps = [(name, partial(_named, f"{', '.join(subjects)}: {name}", measure)) for name, measure in steps]
     claims: dict[int, list[MeasuredClaim]] = {}
 
     def report(number: int) -> None:
@@ -142,15 +143,15 @@ def _steps(names: Sequence[str], draws: int, other_draws: int, seed: int) -> Ite
             name = f"delta method of {feature_map.name}"
             yield name, partial(kernel.delta_method, feature_map, iid, draws // 4, seed)
     for method in subjects.methods:
-        yield method.name, partial(_claims_of, method, seed)
+        yield f"claims of {method.name}", partial(methods.of_method, method, seed)
     if not names:
         yield "methods", partial(methods.measure, seed)
 
 
-def _claims_of(method: Method, seed: int) -> list[MeasuredClaim]:
-    """Measure the claims of a method, which may be the user's and fail."""
-    with failures_named(method.name):
-        return list(methods.of_method(method, seed))
+def _named(who: str, measure: Callable[[], Iterable[MeasuredClaim]]) -> list[MeasuredClaim]:
+    """What a step measures; ``who`` names it if it fails."""
+    with failures_named(who):
+        return list(measure())
 
 
 __all__ = [

@@ -11,6 +11,7 @@ from favorbench.attention.linear import attention_estimates, linear_multiplicati
 from favorbench.attention.problem import SampledMap
 from favorbench.maps import FeatureMap
 from favorbench.methods import AttentionProblem, Method, Shape
+from favorbench.methods.base import cost_of
 from favorbench.methods.function import Function
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import label
@@ -43,7 +44,7 @@ def of_method(method: Method, seed: int) -> MeasuredClaim:
         # a function is called again with values of 1, for its row sums, and states what one call costs
         return done[0] / (2 if isinstance(method, Function) else 1)
 
-    declared = [method.multiplications(_with_sums(shape), sizes[shape]) for shape in shapes]
+    declared = [cost_of(method, _with_sums(shape), sizes[shape]) for shape in shapes]
     return _judged(label(method), declared, map(work, shapes))
 
 

@@ -1,0 +1,137 @@
+"""Classes as people bring them: a failure names the class in every command, and what it cannot give is said."""
+
+from pathlib import Path
+
+import pytest
+
+from favorbench.studies.audit import audit
+from favorbench.studies.verify import HOLDS, verify
+from tests.command_line import refused, run
+
+CLASSES = """
+from dataclasses import dataclass
+
+from favorbench import Estimate, FeatureMap, Method, Sampler
+
+
+@dataclass(frozen=True)
+class Failing(FeatureMap):
+    name = "failing"
+    reference = "unpublished"
+    features_per_projection = 1
+    nonnegative = unbiased = True
+
+    def features(self, x, projection, sample):
+        return 1 / 0
+
+    def target_kernel(self, x, y, rows):
+        return 1 / 0
+
+
+@dataclass(frozen=True)
+class FailingRows(Sampler):
+    name = "failing-rows"
+    reference = "unpublished"
+    gaussian_rows = True
+    coupling = "independent"
+
+    def sample(self, rng, num_projections, head_dim):
+        return 1 / 0
+
+
+@dataclass(frozen=True)
+class Keys(Method):
+    name = "keys"
+    reference = "unpublished"
+    description = "m random keys, and a claim that is false"
+    arrays = "host"
+    unbiased = convex = True
+
+    def estimates(self, problem, sizes, streams):
+        (rng,) = streams.generators
+        order = rng.permutation(len(problem.key))
+        for size in sizes:
+            part = problem._replace(key=problem.key[order[:size]], value=problem.value[order[:size]])
+            yield Estimate(size, size, problem.query[:, :1] * 0 + part.value.mean(0), None)
+
+    def multiplications(self, shape, size):
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Nothing(Keys):
+    name = "nothing-at-all"
+
+    def estimates(self, problem, sizes, streams):
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Unpriced(Keys):
+    name = "unpriced"
+
+    def multiplications(self, shape, size):
+        return 1 / 0
+"""
+MODEL = """
+import torch
+
+
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def model():
+    return Attention(), [torch.ones(1, 2, 16, 4), torch.zeros(1, 2, 16, 4)]
+"""
+SMALL = "gaussian -L 16 -d 2 --target 0.5 --maps none --methods"
+
+
+@pytest.fixture
+def classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("classes.py").write_text(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("command", "who"),
+    [
+        ("verify classes:Failing/iid", "classes:Failing/iid: kernels under iid"),
+        ("verify positive/classes:FailingRows", "positive/classes:FailingRows: law of failing-rows"),
+        ("theory positive classes:FailingRows", "positive under failing-rows"),
+        ("kernel gaussian -d 4 --maps positive --samplers classes:FailingRows", "failing-rows"),
+        ("verify classes:Unpriced", "unpriced: its multiplications"),
+        (f"recommend {SMALL} classes:Unpriced", "unpriced: its multiplications"),
+    ],
+)
+def test_a_failure_names_the_class(classes, command, who):
+    assert f"{who} failed: ZeroDivisionError: division by zero" in refused(command)
+
+
+def test_a_failure_in_a_model_names_the_class(classes):
+    pytest.importorskip("torch")
+    Path("attends.py").write_text(MODEL)
+    for flags, who in (
+        ("--maps classes:Failing --methods none", "failing"),
+        ("--maps none --methods classes:Unpriced", "unpriced: its multiplications"),
+    ):
+        assert f"favorbench: {who} failed: ZeroDivisionError" in refused(f"model attends:model -R 4 {flags}")
+
+
+def test_recommend_goes_on_without_a_method_that_has_no_estimate(classes):
+    """It asked for the same draw for ever."""
+    code, out, _ = run(f"recommend {SMALL} classes:Nothing -q")
+    assert code == 0 and "nothing-at-all" not in out
+
+
+def test_a_claim_that_cannot_be_tested_is_listed():
+    """Of the sums behind a quotient only those of key summaries are known: the others claim what verify cannot see."""
+    for name in ("hyperattention", "lara"):
+        (check,) = (check for check in verify([name], draws=500).checks if check.claim == "unbiased sums")
+        assert (check.verdict == HOLDS) == (name == "lara")
+        assert name == "lara" or check.verdict == "not measurable by sampling"
+
+
+def test_a_class_of_a_method_is_audited(classes):
+    assert {finding.subject for finding in audit(["classes:Keys"], runs=6)} == {"classes:Keys"}
