@@ -49,6 +49,8 @@ def easy(query, key, value, size, rng):
         raise ValueError("a hard head")
     return method_attention(query, key, value, "clusters", size=15)
 
+easy.multiplications = lambda shape, size: shape.n * size
+
 def rare(query, key, value, size, rng):
     calls.append(0)
     if len(calls) % 16 > 3:
@@ -177,6 +179,24 @@ def test_a_head_without_any_draw_counts_as_an_infinite_error():
     said = " ".join(sentences(found))
     assert "Its numbers, at every size, are those of the other draws" in said
     assert "clusters has the least error" in said and "a head without any counts as an infinite error" in said
+
+
+@pytest.mark.usefixtures("hard_head")
+def test_figures_over_heads_have_the_numbers_of_the_table():
+    """Of a head that failed, too: else the figure of a page contradicts the table below it."""
+    query, key, value = np.random.default_rng(0).normal(size=(3, 9, 16, 4))
+    key[8] += 9
+    np.savez("nine.npz", q=query, k=key, v=value, layer=np.arange(9) // 3, head=np.arange(9) % 3)
+    found = fb.sweep({"inputs": "nine.npz", "maps": "none", "methods": "hard_module:easy,clusters", "trials": 3,
+                      "num_projections": [4, 12], "baselines": "uniform"}, "run")  # fmt: skip
+    assert run("plot run --estimators easy --format svg")[0] == 0
+    drawn, table = pd.read_csv("run/figures/error-vs-cost.csv"), over_heads(found)
+    keys = ["estimator", "num_projections"]
+    both = table.merge(drawn.rename(columns={"label": "estimator"}), on=keys)
+    assert len(both) == len(drawn) == 4
+    assert_allclose(both[["low", "ratio", "high"]], both[["ratio_q25", "ratio_median", "ratio_q75"]])
+    heads = pd.read_csv("run/figures/heads.csv")
+    assert heads.loc[heads["worse"], ["layer", "head", "ratio"]].values.tolist() == [[2, 2, np.inf]]
 
 
 @pytest.mark.usefixtures("hard_head")

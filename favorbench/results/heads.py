@@ -90,8 +90,6 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     if not several.any():
         return summary.loc[several, labels].assign(**dict.fromkeys(STATISTICS, ()))
     rows = on_each_head(results._replace(summary=summary[several]), metric)
-    if failed := {name.partition(" under ")[0] for name in results.failed}:
-        rows = _with_failed_heads(rows, failed)
     groups = rows.groupby(_SIZED, sort=False, dropna=False)
     worst = rows.loc[groups["ratio"].idxmax()].reset_index(drop=True)
     spreads = [quartiles(ratio) for ratio in split_groups(rows["ratio"], groups.ngroup().to_numpy())]
@@ -105,7 +103,7 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
 def _with_failed_heads(rows: pd.DataFrame, failed: set[str]) -> pd.DataFrame:
     """Add rows of infinite errors for the heads on which one of these estimators failed in all draws."""
     heads = rows[[*POPULATION, "head"]].drop_duplicates()
-    estimators = rows[rows["estimator"].isin(failed)].drop(columns="head").drop_duplicates(_SIZED)
+    estimators = rows.loc[rows["estimator"].isin(failed), [*POPULATION, *ESTIMATOR]].drop_duplicates(_SIZED)
     every = estimators.merge(heads, on=POPULATION).assign(ratio=math.inf, worse=True)
     return pd.concat([rows, every], ignore_index=True).drop_duplicates([*_SIZED, "head"])
 
@@ -120,7 +118,8 @@ def _in_larger(frame: pd.DataFrame, most: int) -> pd.Series:
 def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
     """The summary of all but uniform attention, with the ratio to it, and whether it is worse.
 
-    The ratio of two errors below rounding is unknown: it counts as 1.
+    The ratio of two errors below rounding is unknown: it counts as 1. It is infinite on a head where an estimator
+    failed in all draws, while it did not on others of the population.
     """
     summary, column = results.summary, f"{metric}_median"
     trivial = summary[summary["estimator"] == "uniform"][[*CELL, column]].rename(columns={column: "trivial"})
@@ -130,7 +129,9 @@ def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
     with np.errstate(all="ignore"):
         both = (ours <= floor) & (theirs <= floor)
         ratio = np.where(both, 1.0, ours / theirs)
-    return rows.assign(ratio=np.where(np.isnan(ratio), np.inf, ratio), worse=~both & ~(ours <= theirs))
+    rows = rows.assign(ratio=np.where(np.isnan(ratio), np.inf, ratio), worse=~both & ~(ours <= theirs))
+    failed = {name.partition(" under ")[0] for name in results.failed}
+    return _with_failed_heads(rows, failed) if failed else rows
 
 
 def quartiles(ratio: np.ndarray) -> tuple[float, float, float]:
