@@ -107,6 +107,15 @@ def test_one_key_is_all_there_is(spec):
     assert error(member(spec), problem(2, 1, 1), (1,)) <= 1
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_values_of_one_number_and_the_same_twice(spec):
+    given = problem(4, 40, 40)
+    once = given._replace(value=given.value[:, :1])
+    twice = once._replace(value=np.repeat(once.value, 2, axis=-1))
+    (one,), (two,) = (answers(spec, question, (8,)) for question in (once, twice))
+    assert_allclose(two.output, np.repeat(one.output, 2, axis=-1), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "spec",
     [spec for spec in SPECS if member(spec).needs_positions and ("window" not in spec or member(spec).group == 1)],

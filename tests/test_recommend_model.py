@@ -291,6 +291,9 @@ def test_where_nothing_is_certified_the_best_is_named(folder, texts):  # noqa: F
         "No candidate is certified to keep 1 - cosine at most 1e-09 on 50 % of further texts: "
     )
     assert "uniform attention has" in sentence(found) and "bfloat16" in sentence(found)
+    far = found._replace(decisions=(found.decisions[0]._replace(uniform=100.0),))  # too far to be an end of the axis
+    (line,) = (line for line in far.plot().lines if line.get_label() == "model in bfloat16")
+    assert set(line.get_ydata()) == {found.model.bfloat16[1]}
 
 
 @pytest.mark.parametrize("metric, target", [(None, 9.0), ("kl", 9.0), ("top1", 1e-6)])
