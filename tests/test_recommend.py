@@ -371,16 +371,18 @@ def test_over_texts_the_unit_is_the_text():
     assert "exchangeable" in certified_in_words(found)
     rows = read_trials(Path("run"))
     assert set(rows["trial"]) == {0} and rows["head"].nunique() > 80
+    np.savez("some.npz", q=query[:60], k=key[:60], v=value[:60])  # enough for one candidate alone
     np.savez("few.npz", q=query[:20], k=key[:20], v=value[:20])
     check_refused("""
         recommend few.npz --over texts => texts there are 20
+        recommend some.npz --over texts --maps none --methods clusters => candidates; over texts there are 60
         recommend minilm --over texts => there is one text only
     """)
 
 
 def test_a_text_that_is_given_twice_is_refused():
     """A head that is 0 on all texts tells none apart; two texts are equal where all heads are."""
-    texts = np.random.default_rng(0).normal(size=(3, 60, 2, 8, 3))
+    texts = np.random.default_rng(0).normal(size=(3, 70, 2, 8, 3))
     texts[:, :, 0] = 0.0
     ask = {"over": "texts", "methods": "clusters", "maps": "none", "num_projections": [4]}
     assert len(fb.recommend(tuple(texts), 0.9, **ask).decisions) == 2

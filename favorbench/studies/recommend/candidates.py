@@ -327,7 +327,7 @@ def cheaper_from(method: Method, size: int, shape: Shape) -> int | None:
 
     def is_cheaper(length: int) -> bool:
         longer = shape._replace(l=length, n=length if shape.n == shape.l else shape.n)
-        work = cost_of(method, longer, size)
+        work = method.multiplications(longer, size)
         return work is not None and work < exact_multiplications(longer)
 
     lengths = [1 << i for i in range(25)]

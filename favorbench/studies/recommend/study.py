@@ -19,7 +19,7 @@ from favorbench.engine.study import default_directory
 from favorbench.engine.tasks import results_of_processes
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
-from favorbench.formats import json_text, shown
+from favorbench.formats import counted, json_text, shown
 from favorbench.metrics import EFFECT, METRICS
 from favorbench.models.load import is_function
 from favorbench.numerics.arrays import Array, of_python
@@ -211,7 +211,8 @@ def recommend(
         shape, path = draws.shapes[0], Path(out) if out is not None else default_directory(study)
         units = heads_of(draws, over)
         rule = Rule(signed(target, metric), probability, (1 - confidence) / len(units))
-        _check_draws(rule, units, over)
+        task = SearchTask(draws, over, metric, rule, max_cost)
+        _check_draws(rule, units, over, _most_candidates(task, units) if over == "texts" else 1)
         if over == "texts":
             _check_distinct(units)
         varying = "texts" if over == "texts" else _varying(draws)
@@ -220,7 +221,6 @@ def recommend(
             describe_cell(of_draw(study.scenario, draws[0]) | {"head": "-"}), metric, target, probability, confidence,
             varying, max(shape.sizes), exact_multiplications(study.shape(shape.head)), (), True,
         )  # fmt: skip
-        task = SearchTask(draws, over, metric, rule, max_cost)
         return _search_heads(task, blank, path, progress, searchers)
 
 
@@ -376,13 +376,21 @@ def _check_model(
     check_name("by", by, get_args(CostUnit))
 
 
-def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str) -> None:
-    """Raise ScenarioError if there are too few draws to certify anything, even if all hit."""
-    needed, count = rule.fewest_draws(), min(len(unit.indices) for unit in units)
-    if needed > count:
+def _most_candidates(task: SearchTask, units: Sequence[HeadDraws]) -> int:
+    """The largest number of candidates of a head."""
+    members, unused = families(task.plan.study), CandidateEvaluator(task.metric, (), lambda rows: None)
+    return max(len(HeadSearch(unit, members, task.rule, task.max_cost, unused).candidates) for unit in units)
+
+
+def _check_draws(rule: Rule, units: Sequence[HeadDraws], over: str, candidates: int = 1) -> None:
+    """Raise ScenarioError if there are too few draws to certify any of so many random candidates, even if all hit."""
+    count = min(len(unit.indices) for unit in units)
+    if (needed := rule._replace(alpha=rule.alpha / candidates).fewest_draws()) > count:
         many = f"more than {MOST_DRAWS // 2}" if needed >= MOST_DRAWS else f"{needed}"
-        limit = f"{over} there are {count}" if over == "texts" else f"draws: at most {count}"
+        limit = f"over texts there are {count}" if over == "texts" else f"draws: at most {count}"
+        share = f", for {counted(candidates, 'candidate')}" * (over == "texts")
+        fewer = ", `methods` or `maps`" * (over == "texts")
         raise ScenarioError(
-            f"`probability` {rule.probability:g} at this `confidence` takes {many} draws that all hit; {limit}: use a "
-            "smaller `probability` or `confidence`, or fewer `heads`"
+            f"`probability` {rule.probability:g} at this `confidence` takes {many} draws that all hit{share}; {limit}: "
+            f"use a smaller `probability` or `confidence`, or fewer `heads`{fewer}"
         )
