@@ -59,7 +59,7 @@ SMALLER = {
     "--predict 4": "-L 24 -R 8",
     "--exact-heads": "-L 24 -R 8,16 --exact-heads L0H1 --max-cost 1e9",
     "recommend --model": "-L 24",
-    "--over texts": "--probability 0.5 --confidence 0.6",
+    "--over texts": "--probability 0.4 --confidence 0.6",
     "my-study": "--trials 1",
     "speed results/": "--repeats 3",
     "favorbench speed": "-L 64,128 --repeats 3",
