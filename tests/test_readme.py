@@ -6,6 +6,7 @@ A number that no claim accounts for fails, and so does a claim whose sentence is
 import importlib
 import re
 
+import pandas as pd
 import pytest
 
 from favorbench.formats import format_value
@@ -98,6 +99,37 @@ def test_the_winner_is_the_winner():
     best = frame.sort_values("ratio_median")["estimator"].tolist()
     built = [name for name in best if "multipole" in name]
     assert len(built) == 3 and best[:3] == built
+
+
+def test_errors_at_a_fixed_size_are_larger_at_the_largest_length():
+    """Those of all methods except random features; several do not grow at each step."""
+    short, long = (
+        claims.over_heads(f"smollm2-{length}")
+        .query("kind != 'map' and num_projections == 256 and estimator != 'sinks(4):positive'")
+        .set_index("estimator")["ratio_median"]
+        for length in (1024, 8192)
+    )
+    assert len(long) > 9 and (long > short).all()
+
+
+def test_no_map_is_better_than_random_keys_on_the_four_heads():
+    frame = pd.read_csv(REPOSITORY / "results" / "catalogue" / "summary.csv").query("input == 'minilm'")
+    keys = frame.query("estimator == 'sampled-keys'").set_index("head")["mse_median"]
+    maps = frame.query("kind == 'map'")
+    assert (maps["mse_median"] > maps["head"].map(keys)).all() and len(keys) == 4
+
+
+def test_samplers_matter_on_inputs_of_small_norm_and_rows_of_one_norm_on_others():
+    frame = pd.read_csv(REPOSITORY / "results" / "samplers" / "summary.csv").query("estimator in ('positive', 'oprf')")
+    frame = frame.pivot(index=["input", "head", "estimator"], columns="sampler", values="mse_median")
+    ratios = frame.div(frame["iid"], axis=0)
+    fixed = ratios[["sorf", "orthogonal-sqrt-d"]].xs("positive", level="estimator")
+    gaussian = ratios.drop(columns=["sorf", "orthogonal-sqrt-d", "moment-matched"])
+    small = gaussian.loc["gaussian(std=0.25)"]
+    assert small.min().min() < 0.1 and small.drop(columns="iid").max().max() < 0.8
+    others = gaussian.loc[["gaussian", "minilm"]]
+    assert others.min().min() > 0.6 and others.max().max() < 1.4
+    assert (fixed < 0.85).all(axis=1).sum() > len(fixed) / 2 and (fixed.loc["gaussian"] < 0.5).all(axis=None)
 
 
 def test_two_digits():
