@@ -143,8 +143,9 @@ def test_a_sweep_of_methods_on_torch_gives_the_rows_of_numpy(changes):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
     "spec",
-    ["clusters", "multipole", "multipole(block=64)", "sinks(3):window(9):clusters", "sampled-keys", "thinformer"],
-)
+    ["clusters", "multipole", "multipole(block=64)", "sinks(3):window(9):clusters", "sampled-keys", "thinformer",
+     "sinks(3):positive", "window(9):elu", "top(3):oprf", "sinks(3):window(9):trig"],
+)  # fmt: skip
 def test_less_precision_keeps_its_type_and_rounds(rng, spec, dtype):
     import torch
 

@@ -132,18 +132,20 @@ def query_sums(blocks: Sequence[Features], summaries: Sequence[Accumulator], siz
 
     These are added to the logs of the features before the row maximum is taken. Where they are near 0 they multiply the
     summaries themselves, which are smaller. In float16, which ends at 65504, the summaries are divided by their largest
-    entry, which cancels.
+    entry, whose log is added to the log peak.
     """
     log_peaks, rights = zip(*summaries, strict=True)
-    xp = array_namespace(rights[0])
+    xp, log_largest = array_namespace(rights[0]), None
     if float(xp.finfo(rights[0].dtype).max) < 1e5:  # a float, as 1e5 is beyond float16
         largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
-        rights = [right / xp.where(largest > 0, largest, 1.0) for right in rights]
+        largest = xp.where(largest > 0, largest, 1.0)
+        rights, log_largest = [right / largest for right in rights], xp.log(largest)
     if all(near_zero(log_peak) for log_peak in log_peaks):
         rights = [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
     else:
         blocks = [block.times(log_peak.mT) for block, log_peak in zip(blocks, log_peaks, strict=True)]
-    return prefix_sums(blocks, rights, sizes)
+    sums = prefix_sums(blocks, rights, sizes)
+    return sums if log_largest is None else sums._replace(log_peak=sums.log_peak + log_largest)
 
 
 def _product(features: Features, right: Array) -> Accumulator:
