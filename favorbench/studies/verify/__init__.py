@@ -89,7 +89,7 @@ def verify(
         For a subject that is not registered and not importable.
     """
     other_draws = draws if subjects else draws // 2
-    steps = list(_steps(subjects, draws, other_draws, seed))
+    steps: list[Step] = list(_steps(subjects, draws, other_draws, seed))
     if subjects:  # which may be the user's, and fail
         steps = [(name, partial(_named, f"{', '.join(subjects)}: {name}", measure)) for name, measure in steps]
     claims: dict[int, list[MeasuredClaim]] = {}
@@ -119,7 +119,7 @@ def verify(
 
 def _measured(steps: list[Step], number: int) -> list[MeasuredClaim]:
     with one_core(), np.errstate(all="ignore"):  # NaN is a measurement, and refutes
-        return steps[number][1]()
+        return list(steps[number][1]())
 
 
 def _steps(names: Sequence[str], draws: int, other_draws: int, seed: int) -> Iterator[Step]:
