@@ -104,6 +104,12 @@ def test_draws_together_on_a_gpu_by_hand():
         assert found == draws and isinstance(found, int)
 
 
+def test_errors_grow_with_values():
+    once, twice = (sweep(small_scenario(value_scale=scale), f"run {scale}").trials for scale in (1.0, 2.0))
+    np.testing.assert_allclose(twice["mse"], 4 * once["mse"], rtol=1e-12)
+    np.testing.assert_allclose(twice["relative_error"], once["relative_error"], rtol=1e-12)
+
+
 def test_memory_for_one_worker_may_not_suffice_for_four(monkeypatch):
     draws = plan(Study.of(small_scenario(seq_len="2000")))
     monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 2 * cost(draws).memory_bytes)

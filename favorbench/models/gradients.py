@@ -48,8 +48,10 @@ def objective(
         rows = logits.flatten(0, -2)
         return unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng)
     if hidden is not None and hidden.ndim == 3:
-        embedding = torch.nn.functional.normalize(hidden.double().mean(1), dim=-1)
-        return "1 - cosine", embedding, _tangents(embedding.detach(), draws, rng)
+        embedding = torch.nn.functional.normalize(hidden.double().mean(1), dim=-1)  # orthogonal to its derivatives
+        shape, device = tuple(embedding.shape), embedding.device
+        normals = (torch.as_tensor(rng.standard_normal(shape), device=device) for _ in range(draws))
+        return "1 - cosine", embedding, normals
     raise ModelError(
         f"`gradients`: the model returns {type(output).__name__} without logits or last_hidden_state, which is neither "
         "a language model's prediction nor an embedding: leave `gradients` out"
@@ -71,13 +73,6 @@ def _sampled(logits: Tensor, draws: int, factor: float, rng: np.random.Generator
         before = direction.gather(-1, chosen)
         yield direction.scatter_(-1, chosen, before + factor)
         direction.scatter_(-1, chosen, before)
-
-
-def _tangents(embedding: Tensor, draws: int, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Standard normal vectors in the tangent spaces of unit vectors (batch, width)."""
-    for _ in range(draws):
-        normal = torch.as_tensor(rng.standard_normal(tuple(embedding.shape)), device=embedding.device)
-        yield normal - (normal * embedding).sum(-1, keepdim=True) * embedding
 
 
 def gradient_draws(
