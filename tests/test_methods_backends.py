@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
+import favorbench as fb
 from favorbench.baselines import get_baseline
 from favorbench.engine.scenario import load_scenario
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, get_method
@@ -160,3 +161,16 @@ def test_less_precision_keeps_its_type_and_rounds(rng, spec, dtype):
     assert low.output.dtype == kept[0]
     error = (low.output.to(torch.float64) - high.output).abs().median()
     assert error <= 64 * torch.finfo(kept[0]).eps * high.output.abs().max()
+
+
+@needs_torch
+@pytest.mark.parametrize("spec", ["sinks(3):poisson", "sinks(3):geometric"])
+def test_what_maps_draw_is_not_rounded(rng, spec):
+    """A uniform number that rounds to 1 makes an exponent far too large, or infinite."""
+    import torch
+
+    arrays = [0.5 * to_torch(a).to(torch.bfloat16) for a in problem(rng)]
+    for seed in range(3):
+        low, high = (fb.method_attention(*(a.to(dtype) for a in arrays), spec, 128, seed)
+                     for dtype in (torch.bfloat16, torch.float64))  # fmt: skip
+        assert (low.double() - high).abs().max() < 0.1 * high.abs().max()
