@@ -240,3 +240,19 @@ def test_every_view_of_a_run_says_on_how_many_draws_an_output_is_nan(tmp_path, m
     assert said in sentences(found)
     code, _, err = run("table run --json")
     assert code == 0 and said in " ".join(err.split())
+
+
+def test_an_estimator_that_fails_on_a_pruned_head_is_worse_than_exact_ones(module):
+    """All other errors are 0 there, so nothing finite says how large rounding is."""
+    module("nan_module", "def broken(query, key, value, size, rng):\n    return value * float('nan')\n")
+    query, key, value = np.random.default_rng(0).normal(size=(3, 2, 16, 4))
+    value[1] = 0
+    np.savez("heads.npz", q=query, k=key, v=value)
+    keys = {"inputs": "heads.npz", "maps": "positive", "samplers": "iid", "methods": "nan_module:broken"}
+    found = fb.sweep({**keys, "num_projections": 4, "trials": 9, "baselines": "uniform"}, "run")
+    groups = found.ranking(heads="h1")[0].data.set_index("estimator")["groups"]
+    assert groups.to_dict() == {"uniform": "a", "positive": "a", "broken": "b"}
+    worse = found.table("head,estimator,R").data.query("head == 'h1'").set_index("estimator")["worse"]
+    assert worse.to_dict() == {"uniform": False, "positive": False, "broken": True}
+    (table,) = found.table(heads="h1")
+    assert [row["R = 4"] for row in table.rows] == ["0.000", "inf*", "0.000"]

@@ -195,9 +195,8 @@ def rounding_level(trials: pd.DataFrame, metric: str) -> float:
     Sums over L keys are off by a small multiple of eps sqrt(L) of |exact|: ROUNDING allows for the longest.
     """
     measured = trials[trials["relative_error"] > 0]
-    return rounding_of(
-        metric, np.sqrt((measured["mse"] / measured["relative_error"] ** 2).max()) if len(measured) else 1
-    )
+    squares = (measured["mse"] / measured["relative_error"] ** 2).dropna()  # an infinite error says nothing
+    return rounding_of(metric, np.sqrt(squares.max()) if len(squares) else 1)
 
 
 def rounding_of(metric: str, exact: float) -> float:
