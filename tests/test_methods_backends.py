@@ -12,6 +12,7 @@ import favorbench as fb
 from favorbench.baselines import get_baseline
 from favorbench.engine.scenario import load_scenario
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, get_method
+from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.arrays import on_host
 from favorbench.numerics.backend import to_torch
 from favorbench.numerics.streams import Streams
@@ -174,3 +175,15 @@ def test_what_maps_draw_is_not_rounded(rng, spec):
         low, high = (fb.method_attention(*(a.to(dtype) for a in arrays), spec, 128, seed)
                      for dtype in (torch.bfloat16, torch.float64))  # fmt: skip
         assert (low.double() - high).abs().max() < 0.1 * high.abs().max()
+
+
+@needs_torch
+def test_in_half_precision_every_key_may_be_sampled(rng):
+    """In bfloat16 the sums of shares are one of a few hundred numbers, for 3000 keys."""
+    import torch
+
+    tokens = Tokens(*torch.ones((2, 3000, 4), dtype=torch.bfloat16))
+    streams = Streams((rng,), lambda hosts: to_torch(hosts[0]))
+    method = get_baseline("sampled-keys(weights='values')")
+    (summary,) = method.summaries(tokens, Queries(tokens.key, None), (2000,), streams)
+    assert len(set(summary.index.tolist())) > 1300  # of 1460 that are expected

@@ -146,7 +146,7 @@ class KDEformer(Hashed):
 
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
         shares = sampling_shares(tokens.value)
-        yield from samples_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1]), shares), counts)
+        yield from samples_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1])), counts)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add V^T V, for its norm."""

@@ -82,7 +82,7 @@ class SampledKeys(KeySummaryMethod):
                 yield SampleSummary(tokens, *uniform_sample(tokens, order[..., :size]))
             return
         xp = array_namespace(tokens.value)
-        uniforms = streams.draw(lambda rng: rng.random(sizes[-1]), tokens.value)
+        uniforms = streams.draw(lambda rng: rng.random(sizes[-1]))
         norms = xp.sqrt(xp.vecdot(tokens.value, tokens.value))
         norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, 1.0)
         shares = norms / xp.sum(norms, axis=-1, keepdims=True)
