@@ -14,7 +14,7 @@ from favorbench.engine.columns import LABELS
 from favorbench.engine.store import read_manifest
 from favorbench.errors import EstimatorError
 from favorbench.results.findings import sentences
-from favorbench.results.heads import over_heads
+from favorbench.results.heads import over_heads, summed_effects
 from tests.conftest import change_manifest
 
 #: A method and a map that fail on some draws while a file is there; not on the first, which would end the sweep.
@@ -186,7 +186,8 @@ def test_figures_over_heads_have_the_numbers_of_the_table():
     """Of a head that failed, too: else the figure of a page contradicts the table below it."""
     query, key, value = np.random.default_rng(0).normal(size=(3, 9, 16, 4))
     key[8] += 9
-    np.savez("nine.npz", q=query, k=key, v=value, layer=np.arange(9) // 3, head=np.arange(9) % 3)
+    weights = {"gradients": np.ones((9, 2, 16, 4)), "gradient_scales": np.ones((9, 2))}
+    np.savez("nine.npz", q=query, k=key, v=value, layer=np.arange(9) // 3, head=np.arange(9) % 3, **weights)
     found = fb.sweep({"inputs": "nine.npz", "maps": "none", "methods": "hard_module:easy,clusters", "trials": 3,
                       "num_projections": [4, 12], "baselines": "uniform"}, "run")  # fmt: skip
     assert run("plot run --estimators easy --format svg")[0] == 0
@@ -197,6 +198,8 @@ def test_figures_over_heads_have_the_numbers_of_the_table():
     assert_allclose(both[["low", "ratio", "high"]], both[["ratio_q25", "ratio_median", "ratio_q75"]])
     heads = pd.read_csv("run/figures/heads.csv")
     assert heads.loc[heads["worse"], ["layer", "head", "ratio"]].values.tolist() == [[2, 2, np.inf]]
+    effects = pd.read_csv("run/figures/effect.csv")
+    assert set(effects["label"]) == {"clusters"} == set(summed_effects(found)[0].rows["estimator"]) - {"uniform"}
 
 
 @pytest.mark.usefixtures("hard_head")

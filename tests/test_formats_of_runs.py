@@ -14,9 +14,10 @@ from command_line import printed, refused, run
 from numpy.testing import assert_allclose
 
 import favorbench as fb
+from favorbench.engine.columns import LABELS
 from favorbench.engine.provenance import VERSION
 from favorbench.engine.store import FORMAT
-from tests.conftest import change_manifest, parts, stop_after
+from tests.conftest import REPOSITORY, change_manifest, parts, stop_after
 
 RUN = Path(__file__).parent / "data" / "runs" / "format-5"
 KEYS = {
@@ -108,3 +109,8 @@ def test_other_formats_are_refused_with_the_version_that_reads_them(kept, number
             assert f"is of format {FORMAT + 1}, written by favorbench 9.1" in said and "use a newer one" in said
         else:
             assert "was not written by favorbench" in said
+
+
+def test_every_column_is_in_the_documents():
+    text = (REPOSITORY / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert [name for name in LABELS if f"`{name}`" not in text] == []

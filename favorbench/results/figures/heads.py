@@ -109,8 +109,9 @@ def _effects(results: RunData, cell: pd.DataFrame, requested: Sequence[str]) -> 
     sizes = cell["num_projections"].fillna(0)
     cell = cell[sizes == sizes.groupby(cell["label"]).transform("max")]
     means = cell.groupby(["label", "layer", "number"])[EFFECT].mean()
-    sums, heads = means.groupby("label").sum(), len(means[means.index[0][0]])
-    sums = sums[np.isfinite(sums) & (sums > 0)]
+    sums, counts = means.groupby("label").sum(), means.groupby("label").size()
+    heads = int(counts.max())
+    sums = sums[np.isfinite(sums) & (sums > 0) & (counts == heads)]  # an estimator may have failed on a head
     known = [name for name in usable(compared(cell))["label"].unique() if name in sums]
     if cell["layer"].nunique() < 2 or heads <= FEW or not known:
         return
