@@ -14,6 +14,7 @@ import pytest
 import threadpoolctl
 
 import favorbench as fb
+from favorbench.engine import cost as costs
 from favorbench.engine import scenario as scenarios
 from favorbench.engine import tasks, trial
 from favorbench.engine.cost import LIBRARIES_BYTES, check_fits, cost
@@ -23,6 +24,7 @@ from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError, WorkerError
 from favorbench.numerics.machine import Rates
 from favorbench.run import sweep
+from favorbench.studies.verify.cost import counted, counting
 from tests.conftest import random_heads, same_rows, small_scenario
 
 
@@ -87,6 +89,16 @@ def test_time_and_memory_by_hand(monkeypatch):
     exponentials = 24 * 24 + 3 * 48 * 8
     assert found.seconds == 5 * ((exact + clusters + positive) / 2.0 + exponentials / 4.0)
     assert found.memory_bytes == 8 * (5 * 48 * 4 + 8 * 4 + 8 * (4 + 2))
+
+
+def test_the_rate_of_a_product_is_of_its_two_flops_for_each_multiplication(monkeypatch):
+    ones = np.ones
+    monkeypatch.setattr("favorbench.engine.cost.rates", lambda product, flops: (product, flops))
+    monkeypatch.setattr(np, "ones", lambda shape: counted(ones(shape)))
+    product, flops = costs._rates()
+    with counting() as multiplications:
+        product()
+    assert flops == 2 * multiplications[0] > 0
 
 
 def test_draws_together_on_a_gpu_by_hand():

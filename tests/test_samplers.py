@@ -3,6 +3,7 @@ form is known, and what an R cannot be."""
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,6 +155,15 @@ def relative_estimates(sampler, dim, v2, size, draws, direction=None):
 def variance_and_error(values):
     deviation = (values - np.mean(values)) ** 2
     return np.mean(deviation), np.std(deviation) / math.sqrt(len(values))
+
+
+@pytest.mark.parametrize("point", [0.0, 1.0])
+def test_halton_points_at_an_end_have_finite_rows(monkeypatch, point):
+    def ends(head_dim, rng):
+        return SimpleNamespace(random=lambda count: np.full((count, head_dim), point))
+
+    monkeypatch.setattr(stats.qmc, "Halton", ends)
+    assert np.all(np.abs(get_sampler("halton").sample(np.random.default_rng(0), 3, 2)) < 9)
 
 
 @pytest.mark.parametrize("name, noted", [("sobol", 1.9e-4), ("halton", 9.5e-4), ("moment-matched", 3.8e-5)])
