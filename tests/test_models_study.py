@@ -14,8 +14,8 @@ from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models import summary
 from favorbench.models.figures import charts
 from favorbench.models.plan import ModelScenario, plan
-from favorbench.models.seconds import times
-from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, sections, sentence, sentences
+from favorbench.models.seconds import conditions, times
+from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, note, sections, sentence, sentences
 from favorbench.sections import to_markdown
 from tests.command_line import printed, refused, run
 from tests.conftest import parts, stop_after
@@ -390,6 +390,45 @@ def test_seconds_are_stored_with_the_study(folder):
     Path("run/seconds.json").write_text("{}")
     with pytest.raises(StoreError, match=r"seconds.json is damaged"):
         read("run")
+
+
+def test_times_of_two_commands_say_where_each_was_measured(folder, monkeypatch):
+    studied(folder, "run", maps=(), sizes=(4,), draws=1, repeats=1)
+    here = conditions(Path("run"))
+    with monkeypatch.context() as patch:
+        there = {"cpu": "another processor", "gpu": None, "platform": "", "cores": 1, "blas": []}
+        patch.setattr("favorbench.models.seconds.machine", lambda backend: there)
+        studied(folder, "run", maps=(), sizes=(8,), draws=1, repeats=1)
+    other = "one thread of another processor, layers 0 and 1"
+    assert conditions(Path("run")) == f"{here} or {other}" != here
+    assert conditions(Path("run"), ("clusters", "-", 4)) == here
+    assert conditions(Path("run"), ("clusters", "-", 8)) == other
+
+
+def test_what_is_said_of_lines_of_fewer_texts_and_draws(folder, monkeypatch):
+    """They have no interval of 95 %, and no prediction where it is of other texts or draws."""
+    from favorbench.models.predicted import predict  # which needs torch
+
+    monkeypatch.setattr("favorbench.models.summary.fewest_draws", lambda tests: 3)  # texts that have an interval
+    monkeypatch.setattr("favorbench.statistics.fewest_draws", lambda tests: 3)
+    scenario = asked(folder, maps=(), sizes=(4,), draws=1, texts=2)
+    study(scenario, "run", after=lambda model: predict(model, Path("run"), 2, None, print))
+    assert read("run").lines.set_index("estimator").loc[["uniform", "clusters"], "predicted"].notna().all()
+    studied(folder, "run", maps=(), sizes=(4, 8), draws=2, texts=1)
+    found = read("run")
+    lines = found.lines.set_index(["estimator", "size"])
+    assert lines.loc[("uniform", 0), "predicted"] > 0 and np.isnan(lines.loc[("clusters", 4), "predicted"])
+    assert "2 texts of 24 tokens, up to 2 draws: " in sentence(found.rows)
+    studied(folder, "run", maps=(), sizes=(4,), draws=2, texts=3)
+    found = read("run")
+    assert "3 texts of 24 tokens, 2 draws: " in sentence(found.rows)
+    assert "95 % interval (smallest to largest of fewer than 3)" in note(found, ())
+    assert np.isnan(found.lines.set_index("estimator").loc["uniform", "predicted"])
+
+
+def test_a_star_of_a_language_model_is_about_the_kl(folder):
+    studied(folder, "run", "llama", texts=2)
+    assert "*: worse than uniform attention by the KL, text by text" in note(read("run"), ())
 
 
 def test_seconds_are_those_of_the_called_function():

@@ -202,19 +202,19 @@ def test_too_few_draws_are_refused_with_the_number_that_is_needed(probability, s
 
 
 def test_a_certificate_of_a_model_names_its_texts():
-    """Each part of the sentence where it applies: 9 draws of 4 files are up to 3 of one."""
+    """Each part of the sentence where it applies."""
     points = [SimpleNamespace(draws=draws) for draws in (2, 9)]
     found = SimpleNamespace(confidence=0.95, decisions=[SimpleNamespace(points=points, candidates=3)])
-    model = SimpleNamespace(texts=18, files=4, length=24, chosen_on=6, draws="texts")
+    model = SimpleNamespace(texts=18, files=4, length=24, chosen_on=6, draws="texts", of_one_file=3)
     said = _model_certified(found, model)
     assert "further texts like these (18 texts of 24 tokens from 4 files), each with a new draw" in said
     assert "up to 3 texts of one file count as independent; settings per head were chosen on 6 of them, and" in said
     assert "With 95 % confidence every verdict" in said and "the 5 % are shared equally among the 3 candidates" in said
-    model.chosen_on, model.files, model.texts = 0, 1, 9
+    model.chosen_on, model.files, model.texts, model.of_one_file = 0, 1, 9, 9
     said = _model_certified(found, model)
     assert "(9 texts of 24 tokens from one file)" in said and "up to 9 texts of one file" in said
     assert "per head" not in said
-    model.files = 9
+    model.files, model.of_one_file = 9, 1
     assert "count as independent" not in _model_certified(found, model)
     model.length, model.draws = None, "inputs"
     said = _model_certified(found, model)

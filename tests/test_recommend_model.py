@@ -36,7 +36,7 @@ from favorbench.numerics.streams import stream
 from favorbench.results.status import statuses
 from favorbench.sections import to_markdown
 from favorbench.studies.recommend import whole_model
-from favorbench.studies.recommend.answer import sections, sentence
+from favorbench.studies.recommend.answer import certified_in_words, sections, sentence
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, Interrupted
@@ -410,6 +410,37 @@ def test_the_order_may_be_of_seconds(folder, texts, monkeypatch):  # noqa: F811
     monkeypatch.setattr(whole_model.MeasuredModel, "time", None)
     again = found_for(folder, texts, **CLUSTERS | {"max_cost": 1e9}, by="seconds", out="run")
     assert again.decisions == found.decisions
+
+
+@pytest.mark.parametrize("uniform", [1.3, 0.9])
+def test_uniform_attention_is_measured_where_others_take_fewer_seconds(folder, texts, monkeypatch, uniform):  # noqa: F811
+    """As a candidate that is not tried, or as none: the answer had the effect of the first candidate, or "-"."""
+    ratios = {"uniform": uniform, "clusters": 0.5}
+
+    def times(heads, replacements, repeats, seed):
+        names = ({"estimator": e, "sampler": s, "size": size} for e, s, size in (item.key for item in replacements))
+        ratio = [ratios[item.key[0]] for item in replacements]
+        return [{**key, "ratio": r, "low": r, "high": r, "repeats": 3} for key, r in zip(names, ratio, strict=True)]
+
+    monkeypatch.setattr("favorbench.models.study.times", times)
+    found = found_for(folder, texts, **CLUSTERS | {"max_cost": 1.0}, by="seconds", out="run")
+    effects = measurements("run").query("estimator == 'uniform'")["embedding_loss"]
+    (decision,) = found.decisions
+    assert [point.setting.name for point in decision.points] == ["clusters"] and len(effects) == 10
+    assert decision.uniform == sorted(effects)[4]
+    assert f"uniform attention has {decision.uniform:.3g} and" in sentence(found)
+
+
+def test_the_texts_of_the_longest_file_are_counted(folder):  # noqa: F811
+    """They were said to be as many as those of the others."""
+    words = np.random.default_rng(8).choice(WORDS, 20 * LENGTH)
+    paths = [_written("a.txt", " ".join(words[:LENGTH])), _written("b.txt", " ".join(words[LENGTH:]))]
+    found = found_for(folder, paths, **CLUSTERS | {"target": 1e-9}, out="run")
+    most = (
+        measurements("run").groupby(["estimator", "size"])["text"].agg(lambda names: names.str.startswith("b#").sum())
+    )
+    assert f"up to {most.drop('exact, model in bfloat16').max()} texts of one file" in certified_in_words(found)
+    assert most.max() > 3
 
 
 def test_times_of_another_length_are_not_reused(folder, texts):  # noqa: F811

@@ -98,16 +98,18 @@ def predict(
 def with_predictions(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Add a column ``predicted`` to the lines of a study, the sum over all heads, if there are predictions.
 
-    Like the measured effect, it is the median over texts of the mean over draws.
+    Like the measured effect, it is the median over texts of the mean over draws; NaN where it lacks some of these.
     """
     sums = [
-        (text, *name.rsplit(" ", 3)[:3], sum(math.inf if effect is None else effect for effect in heads))
+        (text, *name.rsplit(" ", 3), sum(math.inf if effect is None else effect for effect in heads))
         for text, estimators in _stored(path / FILE)["texts"].items()
         for name, heads in estimators.items()
     ]
     if not sums:
         return lines
-    table = pd.DataFrame(sums, columns=["text", *TIMED, "predicted"]).astype({"size": int})
+    table = pd.DataFrame(sums, columns=["text", *TIMED, "draw", "predicted"]).astype({"size": int})
     medians = table.groupby(["text", *TIMED])["predicted"].agg(fmean).groupby(TIMED).median()
-    lines = lines.merge(medians.reset_index(), on=TIMED, how="left", sort=False)
-    return lines.assign(predicted=lines["predicted"].where(lines["layers"] == ALL))
+    counts = table.groupby(TIMED)[["text", "draw"]].nunique()
+    lines = lines.merge(medians.to_frame().join(counts).reset_index(), on=TIMED, how="left", sort=False)
+    alike = (lines["layers"] == ALL) & (lines["text"] == lines["texts"]) & (lines["draw"] == lines["draws"])
+    return lines.assign(predicted=lines["predicted"].where(alike)).drop(columns=["text", "draw"])

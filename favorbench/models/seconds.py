@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ Key = tuple[str, str, int]
 
 
 class TimedEstimator(TypedDict):
-    """The fields of a time that are read."""
+    """The fields of a time that are read. where: the machine and layers, if not those of the file."""
 
     estimator: str
     sampler: str
@@ -39,6 +39,7 @@ class TimedEstimator(TypedDict):
     low: float
     high: float
     repeats: int
+    where: NotRequired[str]
 
 
 class TimesFile(TypedDict):
@@ -99,9 +100,11 @@ def times(
 
 def write_seconds(path: Path, rows: Sequence[Mapping[str, Any]], text: str, heads: Mapping[int, LayerHeads]) -> None:
     """Store times with the study, and keep the stored times of other estimators. Raises StoreError."""
-    newest = {**stored_seconds(path), **{_key(row): row for row in rows}}
     first = next(iter(heads.values()))
     computed_on = machine(Backend("torch", str(first.query.device)))
+    where = _where([*heads], computed_on)
+    before = {key: {**row, "where": conditions(path, key)} for key, row in stored_seconds(path).items()}
+    newest = {**before, **{_key(row): {**row, "where": where} for row in rows}}
     content = {
         "format": FORMAT, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "threads": 1, "text": text,
         "seq_len": first.shape.n, "layers": list(heads), "machine": computed_on, "rows": list(newest.values()),
@@ -123,12 +126,20 @@ def stored_seconds(path: Path) -> dict[Key, TimedEstimator]:
     return {_key(row): row for row in _read(path)["rows"]} if (path / FILE).exists() else {}
 
 
-def conditions(path: Path) -> str:
-    """Where the stored times were measured, such as "one thread of AMD EPYC 9B14, layers 0 and 3"."""
+def conditions(path: Path, key: Key | None = None) -> str:
+    """Where the stored times were measured, such as "one thread of AMD EPYC 9B14, layers 0 and 3".
+
+    key: of one time; without it, of all times, which earlier commands may have measured elsewhere.
+    """
     stored = _read(path)
-    layers, gpu = stored["layers"], stored["machine"]["gpu"]
-    where = f"layers {' and '.join(map(str, layers))}" if len(layers) < 3 else f"{len(layers)} layers"
-    return f"{gpu or 'one thread of ' + stored['machine']['cpu']}, {where}"
+    usual, rows = _where(stored["layers"], stored["machine"]), stored["rows"]
+    places = (row.get("where", usual) for row in rows if key in (None, _key(row)))
+    return " or ".join(dict.fromkeys(places))
+
+
+def _where(layers: Sequence[int], computed_on: Machine) -> str:
+    parts = f"layers {' and '.join(map(str, layers))}" if len(layers) < 3 else f"{len(layers)} layers"
+    return f"{computed_on['gpu'] or 'one thread of ' + computed_on['cpu']}, {parts}"
 
 
 def _read(path: Path) -> TimesFile:

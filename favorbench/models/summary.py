@@ -13,7 +13,7 @@ from favorbench.models.predicted import with_predictions
 from favorbench.models.seconds import conditions, with_seconds
 from favorbench.models.store import read_manifest, read_measurements
 from favorbench.sections import Section, Sections
-from favorbench.statistics import bounded, interval_name, median_interval, unbounded
+from favorbench.statistics import bounded, fewest_draws, interval_name, median_interval, unbounded
 
 LINE = ["layers", "kind", "estimator", "sampler", "size"]
 KINDS = ("exact", "trivial", "map", "method", "oracle")
@@ -190,7 +190,9 @@ def sentence(rows: pd.DataFrame) -> str:
             more = ", unnoticed too: attention hardly matters in this model on these texts"
         finding = f"{unnoticed or 'none'} of {finding} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
         also = f"bfloat16 {_costs(bfloat16['effect'].max(), measure)} and "
-    texts, draws = counted(best["texts"], "text"), counted(best["draws"], "draw")
+    rows_of_best = rows[(rows[LINE] == best[LINE]).all(axis=1)]
+    fewer = "up to " * bool(rows_of_best["text"].value_counts().min() < best["draws"])
+    texts, draws = counted(best["texts"], "text"), f"{fewer}{counted(best['draws'], 'draw')}"
     at_cost = "" if np.isnan(best["cost"]) else f" at {best['cost']:.2f} of its multiplications,"
     also += f"uniform attention {_costs(uniform['effect'], measure)}{more}"
     return (
@@ -363,10 +365,13 @@ def note(results: ModelResults, columns: Iterable[str]) -> str:
         "time": f"time: CPU seconds / those of exact attention (torch's own), interleaved, {timed}",
     }  # fmt: skip
     shown = {results.measure.heading, *columns}
+    fewest = interval_name(int(results.lines["texts"].min()))
+    interval = interval_name(results.texts)
+    interval += f" ({fewest} of fewer than {fewest_draws(1)})" * (fewest != interval)
+    by = " by the KL" * (results.measure is LANGUAGE)
     return (
         f"{'; '.join(meaning for name, meaning in meanings.items() if name in shown)}. Median over "
-        f"{results.counted_texts} of the mean over draws, {interval_name(results.texts)}; *: worse than uniform "
-        "attention, text by text"
+        f"{results.counted_texts} of the mean over draws, {interval}; *: worse than uniform attention{by}, text by text"
     )
 
 

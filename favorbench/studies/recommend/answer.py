@@ -202,8 +202,8 @@ def in_words(setting: EstimatorSetting) -> str:
 def _model_certified(result: Recommendation, model: WholeModel) -> str:
     """State the population of a certificate for a model, and its confidence."""
     decision = result.decisions[0]
-    most = -(-max((point.draws for point in decision.points), default=0) // model.files)
     files = "one file" if model.files == 1 else f"{model.files} files"
+    most = model.of_one_file
     parts = f"; up to {most} texts of one file count as independent" if most > 1 and model.length else ""
     population = (
         f"{model.texts} texts of {model.length} tokens from {files}" if model.length else f"{model.texts} inputs"
@@ -341,8 +341,9 @@ def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, 
 def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     """Explain the columns of the table of a model, and name the attention that cannot be replaced."""
     decision, effect = result.decisions[0], EFFECTS[result.metric]
-    timed = "all" if model.exact_heads else "two of the"
-    unit = "multiplications" if model.by == "multiplications" else f"CPU seconds (one thread, {timed} layers)"
+    timed = "all layers" if model.exact_heads else "two of the layers"
+    timed += "; of settings per head all layers" * bool(model.chosen_on)
+    unit = "multiplications" if model.by == "multiplications" else f"CPU seconds (one thread, {timed})"
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
     share = percent(result.probability)
     lines = [

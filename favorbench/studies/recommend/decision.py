@@ -97,7 +97,8 @@ class WholeModel(NamedTuple):
     the first ``bfloat16_texts`` texts. left: attention that cannot be replaced, with the reason. seconds: CPU seconds
     of the recommended setting relative to those of exact attention. timed: their range, and the machine. chosen_on: the
     number of texts that settings per head were chosen on; candidates are tested on the others. 0 without such settings.
-    exact_heads: "L7H6" and others that stay exact in every candidate.
+    exact_heads: "L7H6" and others that stay exact in every candidate. of_one_file: the most texts of one file that a
+    candidate was tested on, where known.
     """
 
     name: str
@@ -112,6 +113,7 @@ class WholeModel(NamedTuple):
     timed: str = ""
     chosen_on: int = 0
     exact_heads: Sequence[str] = ()
+    of_one_file: int = 0
 
     @property
     def draws(self) -> str:

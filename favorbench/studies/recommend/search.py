@@ -32,6 +32,9 @@ from favorbench.studies.recommend.evidence import Rule, Verdict, certified_bound
 MAX_EFFORT = 4
 
 
+UNIFORM = ("baseline", "uniform")
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM: all draws are saved, and ``found`` is the best answer so far, without a certificate."""
 
@@ -170,13 +173,15 @@ class HeadDraws(NamedTuple):
 class CandidateSearch(ABC):
     """Candidates with their measurements, and the decision that follows from them.
 
-    exact: the cost of exact attention.
+    exact: the cost of exact attention. uniform: the quantile of uniform attention, where it is measured apart from
+    candidates.
     """
 
     def __init__(self, label: str, rule: Rule, exact: float, metric: str) -> None:
         self.label, self.rule, self.exact, self.metric = label, rule, exact, metric
         self.candidates: list[Candidate] = []
         self.too_costly = self.low_rank = 0
+        self.uniform = math.nan
         self.finished = False
 
     def search(self) -> None:
@@ -204,13 +209,14 @@ class CandidateSearch(ABC):
             return Decision(self.label)
         outcome: Outcome = "certified" if certified else "nothing" if self.finished else "not finished"
         points = {c.setting: self._point(c) for c in self._measured}
-        point, uniform = points[candidate.setting], points.get(self.candidates[0].setting)
+        point = points[candidate.setting]
+        uniform = next((p.quantile for setting, p in points.items() if setting.key[:2] == UNIFORM), self.uniform)
         certain = sum(not c.random for c in self.candidates)
         result = Decision(
             self.label, outcome, candidate.setting, point.draws,
             int(np.sum(candidate.errors <= self.rule.target)), point.median, point.quantile,
             multiplications=self.multiplications(candidate), share=candidate.cost / self.exact,
-            uniform=uniform.quantile if uniform else math.nan,
+            uniform=uniform,
             candidates=len(self.candidates), dearer=self.too_costly, rank=self.low_rank,
             spent=sum(len(c.values) for c in self.candidates),
             full=certain + (len(self.candidates) - certain) * self.rule.fewest_draws(),

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -125,6 +126,11 @@ def _draw_of(model: MeasuredModel, text: str) -> int:
     return int(sha256(f"{text} {model.texts[text].sha256}".encode()).hexdigest()[:12], 16)
 
 
+def _file_of(text: str) -> str:
+    """The file of a text such as "notes#3"."""
+    return text.rpartition("#")[0]
+
+
 def _order(model: MeasuredModel, earlier: Sequence[str]) -> list[str]:
     """The texts in random order: first one of each file, then a second one of each, and so on.
 
@@ -136,7 +142,7 @@ def _order(model: MeasuredModel, earlier: Sequence[str]) -> list[str]:
     by_file: dict[str, list[str]] = {}
     for name in model.texts:
         if name not in known:
-            by_file.setdefault(name.rpartition("#")[0], []).append(name)
+            by_file.setdefault(_file_of(name), []).append(name)
     shuffled = [[texts[i] for i in rng.permutation(len(texts))] for texts in by_file.values()]
     rounds = zip_longest(*(shuffled[i] for i in rng.permutation(len(shuffled))))
     return known + [text for texts in rounds for text in texts if text is not None]
@@ -282,7 +288,7 @@ def recommend_model(
     settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     target, rule = rule.target, rule._replace(target=signed(rule.target, metric))
-    files = len({text.rpartition("#")[0] for text in model.texts})
+    files = len({*map(_file_of, model.texts)})
     chosen_on = min(MOST_TEXTS, len(model.texts) // 3) if per_head else 0
     about = WholeModel(
         name, files, len(model.texts), model.length, by,
@@ -309,9 +315,11 @@ def recommend_model(
             model.check_replacement(replacement)
 
         def answer(model: WholeModel) -> Recommendation:
+            tested = texts[: max((len(candidate.values) for candidate in search.candidates), default=0)]
+            most = max(Counter(map(_file_of, tested)).values(), default=0)
             result = Recommendation(
                 path, title, metric, target, rule.probability, 1 - rule.alpha, "texts", max_size, search.exact,
-                (search.decision(),), search.finished, model,
+                (search.decision(),), search.finished, model._replace(of_one_file=most),
             )  # fmt: skip
             store.flush()
             store.join_if_small()
@@ -373,10 +381,16 @@ def _with_references(about: WholeModel, search: ModelSearch, path: Path) -> Whol
     evaluator, reference = search.evaluator, Bfloat16Model()
     count = min(REFERENCE_TEXTS, len(evaluator.texts))
     effects = np.array([evaluator.effect(reference, i, count, "the model in bfloat16") for i in range(count)])
+    if math.isnan(search.decision().uniform):  # other settings take fewer seconds
+        uniform = next(iter(search.replacements.values()))
+        values = np.array([evaluator.effect(uniform, i, count, "uniform attention") for i in range(count)])
+        search.uniform = signed(quantile(values, search.rule.probability), search.metric)
     errors = tuple(signed(quantile(effects, p), search.metric) for p in (0.5, search.rule.probability, 1.0))
     about, result = about._replace(bfloat16=errors, bfloat16_texts=count), search.decision()
     if result.outcome == "certified" and result.setting is not None:
-        (timed,) = search.seconds([search.replacements[result.setting]])
-        runs = f"{timed['low']:.2g} to {timed['high']:.2g} in {timed['repeats']} runs, {conditions(path)}"
+        replacement = search.replacements[result.setting]
+        (timed,) = search.seconds([replacement])
+        where = conditions(path, replacement.key)
+        runs = f"{timed['low']:.2g} to {timed['high']:.2g} in {timed['repeats']} runs, {where}"
         about = about._replace(seconds=timed["ratio"], timed=runs)
     return about
