@@ -41,7 +41,7 @@ from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, CandidateSearch, chosen, search
 from favorbench.studies.recommend.study import Interrupted, _check_draws
-from favorbench.studies.saved import saved_study
+from favorbench.studies.saved import read_recommendation, saved_study
 from tests.command_line import check_refused, commands, printed, refused, run
 from tests.test_endings import started
 
@@ -575,7 +575,13 @@ import numpy as np
 def nans(query, key, value, size, rng):
     return np.full((len(query), value.shape[1]), np.nan)
 
-nans.multiplications = lambda shape, size: 1
+def one_row(query, key, value, size, rng):
+    scores = np.exp(query @ key.T / query.shape[1] ** 0.5)
+    output = scores / scores.sum(axis=1, keepdims=True) @ value
+    output[3] = np.nan
+    return output
+
+nans.multiplications = one_row.multiplications = lambda shape, size: 1
 """
 
 
@@ -585,3 +591,14 @@ def test_nan_errors_are_misses(rng, module):
     (decision,) = fb.recommend(tuple(rng.normal(size=(3, 20, 4))), 0.1, **asked).decisions
     (failed,) = (point for point in decision.points if point.setting.name == "nans")
     assert (failed.verdict, failed.median, decision.outcome) == ("dropped", math.inf, "nothing")
+
+
+@pytest.mark.parametrize("metric, target", [("cosine", 0.9), ("skill", 0.999)])
+def test_nan_outputs_are_misses_where_larger_is_better(rng, module, metric, target):
+    """The cosine of one row of NaN is 0, so that an output with it was certified; read again, skills were +inf."""
+    module("failing_here", NANS)
+    asked = {"maps": "none", "methods": "failing_here:one_row", "max_size": 2, "metric": metric}
+    found = fb.recommend({"mine": tuple(rng.normal(size=(3, 20, 4)))}, target, **asked, out="run")
+    for result in (found, read_recommendation(Path("run"))):
+        (failed,) = (point for point in result.decisions[0].points if point.setting.name == "one_row")
+        assert (failed.verdict, failed.median, failed.worst) == ("dropped", -math.inf, -math.inf)

@@ -309,6 +309,14 @@ def test_effects_of_a_language_model(folder, texts, metric, target):  # noqa: F8
     assert nothing.decisions[0].outcome == "nothing"
 
 
+def test_the_agreement_of_nan_outputs_is_a_miss(folder, texts, monkeypatch):  # noqa: F811
+    """NaN logits of some tokens leave an agreement of the others, which is finite."""
+    row = MeasuredModel.row
+    monkeypatch.setattr(MeasuredModel, "row", lambda *args: {**row(*args), "kl": math.inf})
+    found = found_for(folder, texts, "llama", 1e-6, metric="top1", maps="positive", max_cost=9.0, out="run")
+    assert found.decisions[0].outcome == "nothing" and found.decisions[0].quantile == -math.inf
+
+
 def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(folder, texts):  # noqa: F811
     whole = found_for(folder, texts, **CLUSTERS, out="whole")
 

@@ -17,7 +17,7 @@ from favorbench.results.page import study_page, write_study
 from favorbench.sections import Sections
 from favorbench.studies.recommend.answer import Recommendation, sections
 from favorbench.studies.recommend.candidates import EstimatorSetting
-from favorbench.studies.recommend.decision import Decision, MeasuredCandidate, WholeModel
+from favorbench.studies.recommend.decision import Decision, MeasuredCandidate, WholeModel, signed
 from favorbench.studies.recommend.figure import charts
 from favorbench.style import Chart
 
@@ -98,7 +98,8 @@ def read_recommendation(path: Path) -> Recommendation:
         model = record["model"] and _of(WholeModel, record["model"])
         if model is not None:
             model = model._replace(bfloat16=[math.nan if value is None else value for value in model.bfloat16])
-        decisions = tuple(_read_decision(entry) for entry in record["heads"])
+        worst = signed(math.inf, record["metric"])
+        decisions = tuple(_read_decision(entry, worst) for entry in record["heads"])
         values = {name: record[name] for name in Recommendation._fields if name not in ("path", "decisions", "model")}
         return Recommendation(path=path, decisions=decisions, model=model, **values)
     except (KeyError, TypeError, ValueError) as error:
@@ -108,28 +109,31 @@ def read_recommendation(path: Path) -> Recommendation:
         ) from None
 
 
-def _read_decision(record: Mapping[str, Any]) -> Decision:
+def _read_decision(record: Mapping[str, Any], worst: float) -> Decision:
     setting, per_head = record["estimator"], record.get("per_head")
     points = [
-        _of(MeasuredCandidate, point | {"setting": _of(EstimatorSetting, point["estimator"])})
+        _of(MeasuredCandidate, point | {"setting": _of(EstimatorSetting, point["estimator"])}, worst)
         for point in record["points"]
     ]
     return _of(Decision, {
         **record, "setting": setting and _of(EstimatorSetting, setting), "points": tuple(points),
         "undecided": tuple(record["undecided"]),
         "per_head": per_head and {head: _of(EstimatorSetting, entry) for head, entry in per_head.items()},
-    })  # fmt: skip
+    }, worst)  # fmt: skip
 
 
 #: Numbers that are infinite where they are null in JSON; others are NaN.
 _INFINITE = ("median", "quantile", "worst", "bound")
 
 
-def _of(kind: Any, record: Mapping[str, Any]) -> Any:
-    """A named tuple of the keys of a JSON object, which may have others. Raises KeyError for one that is missing."""
+def _of(kind: Any, record: Mapping[str, Any], worst: float = math.inf) -> Any:
+    """A named tuple of the keys of a JSON object, which may have others. Raises KeyError for one that is missing.
+
+    worst: an infinite error, or minus infinity where larger is better.
+    """
     values = {name: record[name] for name in kind._fields if name in record or name not in kind._field_defaults}
     for name, value in values.items():
         if kind.__annotations__[name] is float:
-            missing = math.inf if name in _INFINITE else math.nan
+            missing = worst if name in _INFINITE else math.nan
             values[name] = missing if value is None else float(value)
     return kind(**values)

@@ -144,7 +144,9 @@ class CandidateEvaluator:
     def remember(self, rows: Iterable[Any]) -> None:
         """Add rows that workers measured."""
         for row in rows:
-            self._known.setdefault(int(row["draw"]), {})[_key(row)] = signed(float(row[self.metric]), self.metric)
+            finite = math.isfinite(row["mse"])  # a cosine is finite where some rows of the output are not
+            value = signed(float(row[self.metric]), self.metric) if finite else math.inf
+            self._known.setdefault(int(row["draw"]), {})[_key(row)] = value
 
     def values(self, family: Family, key: Key, draw: Draw) -> dict[Key, float]:
         """All known errors of a draw, after measuring the setting of this key if its error is missing."""

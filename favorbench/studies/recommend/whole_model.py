@@ -104,7 +104,9 @@ class TextEvaluator:
         self._report(self.measured, self.measured + sum(left), step=step)
         if left[0]:
             self._measure([row for row in planned[: self._ahead] if row.key not in self.known])
-        return signed(float(self.known[planned[0].key][self.metric]), self.metric)
+        row = self.known[planned[0].key]
+        finite = all(math.isfinite(row[name]) for name in EFFECTS if row[name] is not None)  # top1 is, of NaN outputs
+        return signed(float(row[self.metric]), self.metric) if finite else math.inf
 
     def _measure(self, rows: Sequence[PlannedRow]) -> None:
         if self._workers is None:
