@@ -153,3 +153,31 @@ def test_drawing_a_committed_run_changes_nothing(name):
     committed = {path.name: path.read_bytes() for path in (kept / "figures").rglob("*.*")}
     assert drawn[0].keys() == committed.keys()
     assert all(drawn[0][file] == data for file, data in committed.items() if file.endswith(".csv"))
+
+
+def test_what_the_document_says_of_rounding():
+    """It said that rounding dominates in `trig`."""
+    rows = pd.read_csv(RESULTS / "dtype/figures/error-vs-dtype.csv")
+    rows["share"] = rows["rounding_median"] / rows["relative_error_median"]
+    worst = rows.groupby(["estimator", "dtype", "panel"])["share"].max()
+    assert (worst < 1).all() and worst.idxmax() == ("trig", "bfloat16", "scale = 1")
+    trig, positive = (worst[name, "bfloat16", "scale = 1"] for name in ("trig", "positive"))
+    said = (REPOSITORY / "docs/gpu.md").read_text(encoding="utf-8")
+    assert (
+        f"rounding error is {trig:.1f} times the error of the estimate, and that of `positive` {positive:.2f}" in said
+    )
+
+
+def test_what_the_document_says_of_the_seconds_of_blocks():
+    """Blocks of 16 queries take longer than it said of all blocks."""
+    rows = (
+        pd.read_csv(REPOSITORY / "benchmarks/blocks.csv").query("model == 'smollm2'").set_index("estimator")["seconds"]
+    )
+    blocks = rows[rows.index.str.contains("block=128")]
+    single = rows["sinks(4):multipole"].to_numpy()
+    said = (REPOSITORY / "docs/block-sparse.md").read_text(encoding="utf-8")
+    assert f"in blocks of 128 takes {blocks.min():.2f} to {blocks.max():.2f} of them" in said
+    assert (
+        rows["sinks(4):multipole(block=16)"].to_numpy() / single < 0.2
+    ).all() and "at a fifth of the seconds" in said
+    assert blocks.max() / single.min() < 0.1
