@@ -323,6 +323,7 @@ def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(fold
     with pytest.raises(Interrupted) as caught:
         found_for(folder, texts, **CLUSTERS, out="half", progress=stop_after(5))
     assert not caught.value.found.complete and "Not finished" in sentence(caught.value.found)
+    assert caught.value.found.decisions[0].full == found_for(folder, texts, **CLUSTERS).decisions[0].full
     assert len(measurements("half")) == 5
     again = found_for(folder, texts, **CLUSTERS, out="half")
     assert again.decisions == whole.decisions

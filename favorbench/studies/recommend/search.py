@@ -214,6 +214,8 @@ class CandidateSearch(ABC):
         point = points[candidate.setting]
         uniform = next((p.quantile for setting, p in points.items() if setting.key[:2] == UNIFORM), self.uniform)
         certain = sum(not c.random for c in self.candidates)
+        random = len(self.candidates) - certain
+        rule = self.rule if self.finished else self.rule._replace(alpha=self.rule.alpha / max(1, random))
         result = Decision(
             self.label, outcome, candidate.setting, point.draws,
             int(np.sum(candidate.errors <= self.rule.target)), point.median, point.quantile,
@@ -221,7 +223,7 @@ class CandidateSearch(ABC):
             uniform=uniform,
             candidates=len(self.candidates), dearer=self.too_costly, rank=self.low_rank,
             spent=sum(len(c.values) for c in self.candidates),
-            full=certain + (len(self.candidates) - certain) * self.rule.fewest_draws(),
+            full=certain + random * rule.fewest_draws(),
             points=tuple(points.values()), **self.describe(candidate),
         )  # fmt: skip
         if not self.finished:
