@@ -1,5 +1,6 @@
 """The study of a model: planned, stored, resumed, summarised, and asked on the command line."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -424,6 +425,18 @@ def test_what_is_said_of_lines_of_fewer_texts_and_draws(folder, monkeypatch):
     assert "3 texts of 24 tokens, 2 draws: " in sentence(found.rows)
     assert "95 % interval (smallest to largest of fewer than 3)" in note(found, ())
     assert np.isnan(found.lines.set_index("estimator").loc["uniform", "predicted"])
+
+
+def test_the_sentence_compares_settings_on_the_same_texts(folder):
+    """The best of settings was named where each was measured on other texts, beside uniform attention on all."""
+    scenario = asked(folder, maps=(), sizes=(4,), draws=1, texts=2)
+    study(scenario, "run")
+    others = tuple(f"{folder}/text{i}.txt" for i in (2, 3))
+    study(dataclasses.replace(scenario, texts=others, methods=("clusters", "sampled-keys"), sizes=(8,)), "run")
+    rows = read("run").rows
+    alone = rows[rows["text"].isin(["text2", "text3"])]
+    assert sentence(rows) == sentence(alone) and "2 texts of 24 tokens, 1 draw: " in sentence(rows)
+    assert "of 2 settings" in sentence(rows)
 
 
 def test_a_star_of_a_language_model_is_about_the_kl(folder):

@@ -1,5 +1,6 @@
 """The measurements of a model summarised: a line for each estimator and size, tables, sentences, and predictors."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,16 +166,20 @@ def _cosines(rows: pd.DataFrame) -> pd.Series:
 def sentence(rows: pd.DataFrame) -> str:
     """State the finding, with the numbers of texts and draws.
 
-    It covers the settings with most texts; among these, only those that cost less than exact attention, if there are
-    any. The best setting has the smallest distance, KL for a language model. A setting is unnoticed if its distance on
-    every text is at most the largest one of bfloat16. An incomplete study without bfloat16 says nothing about that.
+    It covers the settings with most texts, all of the same texts; among these, only those that cost less than exact
+    attention, if there are any. The best setting has the smallest distance, KL for a language model. A setting is
+    unnoticed if its distance on every text is at most the largest one of bfloat16. An incomplete study without bfloat16
+    says nothing about that.
     """
-    measure, lines = measure_of(rows), lines_of(rows)
-    lines = lines[lines["layers"] == lines["layers"].iloc[0]]
-    compared = lines[lines["kind"].isin(COMPARED)]
-    if compared.empty:
+    measure = measure_of(rows)
+    rows = rows[rows["layers"] == lines_of(rows)["layers"].iloc[0]]
+    texts_of = rows[rows["kind"].isin(COMPARED)].groupby(LINE, sort=False)["text"].agg(frozenset)
+    if texts_of.empty:
         return ""
-    compared = compared[compared["texts"] == compared["texts"].max()]
+    most, _ = max(Counter(texts_of).items(), key=lambda item: (len(item[0]), item[1]))
+    rows = rows[rows["text"].isin(most)]
+    lines = lines_of(rows)
+    compared = lines[lines["kind"].isin(COMPARED) & (lines["texts"] == len(most))]
     cheaper = compared[compared["cost"] < 1]
     settings, which = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
     if compared["cost"].isna().any() and cheaper.empty:
