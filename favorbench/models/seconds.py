@@ -132,12 +132,12 @@ def conditions(path: Path, key: Key | None = None) -> str:
     key: of one time; without it, of all times, which earlier commands may have measured elsewhere.
     """
     stored = _read(path)
-    usual, rows = _where(stored["layers"], stored["machine"]), stored["rows"]
+    usual, rows = _where(stored["layers"], dict(stored["machine"])), stored["rows"]
     places = (row.get("where", usual) for row in rows if key in (None, _key(row)))
     return " or ".join(dict.fromkeys(places))
 
 
-def _where(layers: Sequence[int], computed_on: Machine) -> str:
+def _where(layers: Sequence[int], computed_on: Mapping[str, Any]) -> str:
     parts = f"layers {' and '.join(map(str, layers))}" if len(layers) < 3 else f"{len(layers)} layers"
     return f"{computed_on['gpu'] or 'one thread of ' + computed_on['cpu']}, {parts}"
 

@@ -173,18 +173,19 @@ def sentence(rows: pd.DataFrame) -> str:
     """
     measure = measure_of(rows)
     rows = rows[rows["layers"] == lines_of(rows)["layers"].iloc[0]]
-    texts_of = rows[rows["kind"].isin(COMPARED)].groupby(LINE, sort=False)["text"].agg(frozenset)
-    if texts_of.empty:
+    groups = rows[rows["kind"].isin(COMPARED)].groupby(LINE, sort=False)["text"]
+    if not (texts_of := Counter(frozenset(names) for _, names in groups)):
         return ""
-    most, _ = max(Counter(texts_of).items(), key=lambda item: (len(item[0]), item[1]))
+    most = max(texts_of, key=lambda texts: (len(texts), texts_of[texts]))
     rows = rows[rows["text"].isin(most)]
     lines = lines_of(rows)
-    compared = lines[lines["kind"].isin(COMPARED) & (lines["texts"] == len(most))]
+    compared = lines[lines["kind"].isin(COMPARED)]
+    compared = compared[compared["texts"] == len(most)]
     cheaper = compared[compared["cost"] < 1]
     settings, which = (cheaper, "cheaper") if len(cheaper) else (compared, "none of them cheaper")
     if compared["cost"].isna().any() and cheaper.empty:
         which = "none of them known to be cheaper"
-    best = settings.loc[settings["distance"].idxmin()]
+    best = settings.sort_values("distance", kind="stable").iloc[0]
     bfloat16 = lines[lines["estimator"].isin([BFLOAT16, "exact, attention in bfloat16"])]
     finding, also, more = f"{counted(len(settings), 'setting')} ({which} than exact attention)", "", ""
     uniform = lines[lines["estimator"] == UNIFORM].iloc[0]
