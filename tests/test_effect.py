@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.results import figures, heads
+from favorbench.results.compare import comparison
 from tests.command_line import printed
 
 LAYERS, HEADS, TEXTS, LENGTH = 2, 4, 2, 16
@@ -102,6 +103,11 @@ def test_the_map_shows_where_the_loss_comes_from(run):
     assert_allclose(data["effect"], expected)
     assert data.groupby("layer")["percent"].sum()[1] > 70
     assert len(run.plot("effect").texts) == LAYERS * HEADS
+
+
+def test_effects_are_compared(run):
+    found = comparison(run, estimators="positive,clusters", metric="effect")
+    assert found.metric == "effect" and len(found.rows) == 2 * LAYERS * HEADS * TEXTS
 
 
 def test_a_part_of_the_tokens_has_no_effect(run):

@@ -109,7 +109,7 @@ def test_draws_together_on_a_gpu_by_hand():
         (None, 1024, 1),
         (1 << 40, 1024, 2048),
         (1 << 40, 1000, 2097),
-        (4 * 5 * inputs, 8, 5),
+        (4 * 500 * inputs, 8, 500),
         (1, 8, 1),
     ):
         found = trial._automatic_batch(SimpleNamespace(free_memory=lambda free=free: free), head, width)

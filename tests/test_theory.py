@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import threadpoolctl
 
@@ -97,3 +98,20 @@ def test_the_shown_interval_is_that_of_the_draws_whatever_the_progress():
     args = get_map("trig"), get_sampler("orthogonal"), 8, [1.0], [16]
     assert study(*args, draws=50, seed=3) == study(*args, draws=50, seed=3, progress=lambda done, total: None)
     assert study(*args, draws=50, seed=3) != study(*args, draws=50, seed=4)
+
+
+@pytest.mark.parametrize("name", ["orthogonal-sqrt-d", "antithetic:orthogonal-sqrt-d"])
+@pytest.mark.parametrize("kernel", [("positive", np.exp), ("trig", np.cos)])
+def test_rows_of_one_norm_have_the_variance_that_is_stated_for_them(name, kernel):
+    """About their own mean, relative to exp(x.y)^2, within 6 standard errors."""
+    (feature_map, of_angle), sampler, rng = kernel, get_sampler(name), np.random.default_rng(0)
+    x, y = 0.7 * rng.normal(size=(2, 1, 3))
+    omega = np.array([sampler.sample(rng, 4, 3) for _ in range(40_000)])
+    z = x - y if feature_map == "trig" else x + y
+    half_squares = -0.5 * (np.sum(x * x) + np.sum(y * y)) if feature_map == "positive" else 0.5 * np.sum(x * x + y * y)
+    relative = np.exp(half_squares - np.sum(x * y)) * of_angle(omega @ z[0]).mean(axis=1)
+    squares = (relative - relative.mean()) ** 2
+    stated = relative_variance(get_map(feature_map), sampler, x, y, 4)
+    error = squares.std() / math.sqrt(len(squares))
+    assert stated is not None and abs(stated[0, 0] - squares.mean()) < 6 * error
+    assert 20 * error < stated[0, 0] and abs(np.sum(x * y)) > 0.1
