@@ -106,6 +106,16 @@ def test_a_star_says_that_the_printed_value_is_worse_than_the_printed_one_of_uni
         assert not tables.long_table(results, ["estimator"], metric, "median")["worse"].any()
 
 
+def test_an_estimator_that_is_not_in_all_cells_is_compared_with_uniform_attention_in_its_own():
+    """Such as best-rank, which is not computed at long L, and those that failed on some heads."""
+    results = sweep(small_scenario(scale="0.02,0.05,2", maps="none", methods="clusters", num_projections="1"), "run")
+    absent = (results.trials["estimator"] == "best-rank") & (results.trials["scale"] < 1)
+    run = results._replace(trials=results.trials[~absent])
+    for by in (["estimator"], ["estimator", "num_projections"], ["seq_len", "estimator"]):
+        long = tables.long_table(run, by, "mse", "median").set_index("estimator")
+        assert long["mse_median"]["best-rank"] > long["mse_median"]["uniform"] and not long["worse"]["best-rank"]
+
+
 @pytest.mark.parametrize("by", [None, "estimator,L", "L,d,estimator", "head,estimator,budget"])
 def test_uniform_attention_is_not_worse_than_itself(by):
     """Sums of the same numbers in another order differ in the last digit."""

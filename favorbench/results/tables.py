@@ -63,13 +63,10 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
     if not _compared(metric, stat):
         return table.assign(worse=False)
-    uniform = trials[trials["estimator"] == "uniform"]
-    cells = [axis for axis in by if axis not in ESTIMATOR]
-    if cells:
-        trivial = _statistic(uniform, cells, metric, stat).rename("trivial").reset_index()
-        theirs = table[cells].merge(trivial, how="left", on=cells)["trivial"].to_numpy()
-    else:
-        theirs = float(STATS[stat](uniform[metric]))
+    shared = list(dict.fromkeys([*CELL, *(axis for axis in by if axis not in ESTIMATOR)]))
+    uniform = trials.loc[trials["estimator"] == "uniform", [*shared, metric]]
+    cells = trials[list(dict.fromkeys([*by, *shared]))].drop_duplicates()  # of each row of the table
+    theirs = _statistic(cells.merge(uniform, on=shared), by, metric, stat).to_numpy()
     ours, floor = table[column].to_numpy(), rounding_level(trials, metric)
     higher = METRICS[metric].better == "higher"
     worse = ours < theirs if higher else np.maximum(ours, floor) > np.maximum(theirs, floor)
