@@ -110,6 +110,18 @@ def test_many_heads_are_shown_together_and_each_on_request():
     assert "h6" in run("table run --metric cosine --by head,estimator,R")[1]
 
 
+def test_an_input_with_too_many_heads_is_not_left_out_without_a_word():
+    """Beside one that is shown; over heads there are no means, and no cosines."""
+    of_heads(7)
+    assert run("sweep --inputs gaussian,heads.npz --maps positive -R 3 --trials 1 --out both")[0] == 0
+    for flags, said in (("--stat mean", "--stat mean of --metric mse"), ("--metric cosine", "of --metric cosine")):
+        out = " ".join(run(f"table both {flags}")[1].split())
+        assert (
+            "gaussian, scale 1" in out and f"{said} is not shown over heads, and both has too many of heads.npz" in out
+        )
+    assert "too many" not in run("table both")[1]
+
+
 def test_table_over_heads_in_every_format():
     results = of_heads(3)
     frame = heads.over_heads(results)

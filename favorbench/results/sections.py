@@ -23,19 +23,26 @@ MAX_TABLES = 12  # at the end of a sweep
 def tables(results: RunData, metric: str = "mse", stat: str = "median", alone: bool = False) -> Sections:
     """A table over the heads of each input that has several, and of every other cell; alone: of every cell.
 
-    Where a statistic cannot be shown over heads, few heads are shown each by itself. Raises ScenarioError for many.
+    Where a statistic cannot be shown over heads, few heads are shown each by itself, and a note says which inputs have
+    too many. Raises ScenarioError if all have.
     """
     over, few = [], results
     if not alone:
         over = heads.head_tables(results, metric) if stat == "median" and heads.can_be_compared(metric) else []
         few = heads.without_many(results, 1 if over else heads.FEW)
         over = [*(heads.effect_tables(results) if stat == "median" and metric in ("mse", EFFECT) else []), *over]
-    if not over and few.summary.empty:
-        raise ScenarioError(
-            f"`stat` {stat} of `metric` {metric} is not shown over heads, and {results.path} has too many to show all: "
-            f"name some with `heads` {heads.first_head(results)}, or show all with `by` head,estimator,R"
+    left_out = []
+    if not over and len(few.summary) < len(results.summary):
+        many = results.summary.loc[results.summary.index.difference(few.summary.index), "input"].unique()
+        text = (
+            f"`stat` {stat} of `metric` {metric} is not shown over heads, and {results.path} has too many of "
+            f"{', '.join(many)} to show all: name some with `heads` {heads.first_head(results)}, or show all with `by` "
+            "head,estimator,R"
         )
-    return dedupe_notes([*over, *(cell_tables(few, metric, stat) if len(few.summary) else [])])
+        if few.summary.empty:
+            raise ScenarioError(text)
+        left_out = [Section(note=f"{text}.")]
+    return dedupe_notes([*over, *(cell_tables(few, metric, stat) if len(few.summary) else []), *left_out])
 
 
 def tables_over_heads(results: RunData, metric: str = "mse") -> Sections:
