@@ -203,6 +203,13 @@ def test_figures_over_heads_have_the_numbers_of_the_table():
 
 
 @pytest.mark.usefixtures("hard_head")
+def test_a_head_on_which_all_failed_has_no_curves():
+    fb.sweep({"inputs": "heads.npz", "maps": "none", "methods": "hard_module:easy", "num_projections": "4,12",
+              "scale": [0.9, 1], "trials": 2}, "run")  # fmt: skip
+    assert run("plot run --heads h1")[0] == 0
+
+
+@pytest.mark.usefixtures("hard_head")
 def test_finite_on_half_of_the_heads_is_not_on_more():
     found = fb.sweep({"inputs": "heads.npz", "maps": "none", "methods": "hard_module:easy", "num_projections": "12",
                       "trials": 9}, "run")  # fmt: skip
