@@ -573,3 +573,15 @@ def test_what_follows_a_failed_estimate_is_nan_and_no_error(name):
     chosen = EstimatedAttention(LinearAttention(fb.get_map(name)), 4) if is_map else replacement(name, 4)
     output = chosen.outputs(LayerHeads(query, key, value, False, layer=1), 0, (0, "layer", 1))
     assert output.shape == value.shape and output.isnan().all()
+
+
+@pytest.mark.parametrize("name", ["poisson", "geometric", "tensorsketch"])
+def test_what_maps_draw_is_not_rounded_in_a_model_in_bfloat16(name):
+    """Uniform numbers that round to 1 make infinite exponents, and of buckets above 256 every other one is left."""
+    arrays = [0.5 * a.bfloat16() for a in torch.randn(3, 1, 2, 200, 8, generator=torch.Generator().manual_seed(0))]
+    chosen = EstimatedAttention(LinearAttention(fb.get_map(name)), 2000)
+    low, high = (
+        chosen.outputs(LayerHeads(*(a.to(dtype) for a in arrays), False), 0, ("layer", 1)).double()
+        for dtype in (torch.bfloat16, torch.float64)
+    )
+    assert (low - high).abs().median() < 0.01 * high.abs().median()

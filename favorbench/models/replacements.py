@@ -12,7 +12,6 @@ from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.attention.problem import exact_multiplications
 from favorbench.baselines import BASELINES, get_baseline
 from favorbench.errors import ScenarioError
-from favorbench.maps import Sample
 from favorbench.maps.transforms import calibrations
 from favorbench.methods import AttentionProblem, Method, Shape, get_method, method_attention
 from favorbench.methods.base import cost_of
@@ -193,10 +192,7 @@ class EstimatedAttention(Replacement):
         return output.reshape(heads.output_shape).to(query)
 
     def _map_output(self, method: LinearAttention, heads: LayerHeads, rng: np.random.Generator) -> Tensor:
-        drawn = sample_omega(method.law, self.size or 1, heads.shape.d, rng, method.wrapped)
-        sample = Sample(
-            *(None if part is None else torch.as_tensor(np.asarray(part)).to(heads.query) for part in drawn)
-        )
+        sample = sample_omega(method.law, self.size or 1, heads.shape.d, rng, method.wrapped)
         return linear_attention(heads.query, heads.key, heads.value, sample, method.wrapped, heads.causal)
 
     def _separate_output(
