@@ -55,6 +55,10 @@ def answers(spec, arrays, causal=False, to=np.asarray, seed=0, sizes=(6, 20)):
     return list(method_of(spec).estimates(question, sizes, streams))
 
 
+def in_torch(array):
+    return to_torch(array) if isinstance(array, np.ndarray) else array
+
+
 def agree(found, expected, spec, back):
     for there, here in zip(found, expected, strict=True):
         assert there[:2] == here[:2] and type(there.output) is not np.ndarray
@@ -188,3 +192,26 @@ def test_in_half_precision_every_key_may_be_sampled(rng):
     method = SampledKeys(weights="values")
     summary: Any = next(method.summaries(tokens, Queries(tokens.key, None), (2000,), streams))
     assert len(set(summary.index.tolist())) > 1300  # of 1460 that are expected
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_method_answers_in_half_precision(rng, spec, dtype):
+    """Of eigenvalues and pseudoinverses, torch has none there."""
+    import torch
+
+    arrays = [to_torch(a).to(getattr(torch, dtype)) for a in problem(rng, spec)]
+    (answer,) = answers(spec, arrays, to=in_torch, sizes=(20,))
+    assert answer.output.dtype == getattr(torch, dtype) and bool(answer.output.isfinite().all())
+
+
+@needs_torch
+def test_keys_sampled_by_their_shares_in_float16_have_finite_weights(rng):
+    """The lengths of these values add up to 120,000, and float16 ends at 65,504."""
+    import torch
+
+    arrays = [to_torch(a).to(torch.float16) for a in (0.1 * rng.normal(size=(8, 4)), 0.1 * rng.normal(size=(6000, 4)))]
+    value = torch.full((6000, 4), 10.0, dtype=torch.float16)
+    (answer,) = answers("sampled-keys(weights='values')", (*arrays, value), to=in_torch, sizes=(20,))
+    assert_allclose(answer.output, 10.0, rtol=1e-2)

@@ -120,8 +120,9 @@ class HyperAttention(Hashed):
 
 
 def sampling_shares(value: Array) -> Array:
-    """p_j in proportion to |v_j| / ||V||_2 + 1 / l, with the largest singular value of V: (..., l)."""
+    """p_j in proportion to |v_j| / ||V||_2 + 1 / l, with the largest singular value of V: (..., l), in float64."""
     xp = array_namespace(value)
+    value = xp.astype(value, xp.float64, copy=False)
     norms = xp.sqrt(xp.vecdot(value, value))
     largest = xp.sqrt(xp.max(xp.linalg.eigvalsh(value.mT @ value), axis=-1))[..., None]
     largest = xp.where(largest > 0, largest, 1.0)
@@ -145,8 +146,8 @@ class KDEformer(Hashed):
     look = line_style("C6", ":", "^", 4)
 
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
-        shares = sampling_shares(tokens.value)
-        yield from samples_by_share(shares, streams.draw(lambda rng: rng.random(counts[-1])), counts)
+        uniforms = streams.draw(lambda rng: rng.random(counts[-1]))
+        yield from samples_by_share(sampling_shares(tokens.value), uniforms, counts, tokens.value.dtype)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add V^T V, for its norm."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import device
@@ -41,12 +41,16 @@ def uniform_sample(tokens: Tokens, index: Array) -> Sampled:
     return Sampled(index, tokens.key[..., :count, 0] * 0.0 + math.log(tokens.length / max(count, 1)))
 
 
-def samples_by_share(shares: Array, uniforms: Array, counts: Sizes) -> Iterator[Sampled]:
-    """Yield the first draws for each count (increasing): keys by their shares p (..., l), of weight 1 / (count p_j)."""
+def samples_by_share(shares: Array, uniforms: Array, counts: Sizes, dtype: Any) -> Iterator[Sampled]:
+    """Yield the first draws for each count (increasing): keys by their shares p (..., l), of weight 1 / (count p_j).
+
+    shares: in float64, as in float16 sums over many keys are infinite. dtype: of the logs of the weights.
+    """
     xp, index = array_namespace(shares), indices_by_share(shares, uniforms)
     for count in counts:
         drawn = index[..., :count]
-        yield Sampled(drawn, -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1)))
+        log_weight = -xp.log(max(count, 1) * xp.take_along_axis(shares, drawn, axis=-1))
+        yield Sampled(drawn, xp.astype(log_weight, dtype, copy=False))
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,11 @@ class SampledKeys(KeySummaryMethod):
             return
         xp = array_namespace(tokens.value)
         uniforms = streams.draw(lambda rng: rng.random(sizes[-1]))
-        norms = xp.sqrt(xp.vecdot(tokens.value, tokens.value))
+        value = xp.astype(tokens.value, xp.float64, copy=False)
+        norms = xp.sqrt(xp.vecdot(value, value))
         norms = xp.where(xp.any(norms > 0, axis=-1, keepdims=True), norms, 1.0)
         shares = norms / xp.sum(norms, axis=-1, keepdims=True)
-        for sample in samples_by_share(shares, uniforms, sizes):
+        for sample in samples_by_share(shares, uniforms, sizes, tokens.value.dtype):
             yield SampleSummary(tokens, *sample)
 
     def streaming(self, tokens: Tokens, size: int, streams: Streams) -> GrowingSummary:

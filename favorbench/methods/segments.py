@@ -174,7 +174,9 @@ class Nystromformer(Method):
         """The inverse of (..., m, m) with rows that sum to 1, or an approximation."""
         xp, m = array_namespace(matrix), matrix.shape[-1]
         if self.inverse == "pinv":
-            return xp.linalg.pinv(matrix, rtol=m * float(xp.finfo(matrix.dtype).eps))
+            # torch has none in half precision
+            dtype, matrix = matrix.dtype, xp.astype(matrix, xp.result_type(matrix, xp.float32))
+            return xp.astype(xp.linalg.pinv(matrix, rtol=m * float(xp.finfo(matrix.dtype).eps)), dtype)
         identity = xp.eye(m, dtype=matrix.dtype, device=device(matrix))
         inverse = matrix.mT / xp.max(xp.sum(matrix, axis=-2, keepdims=True), axis=-1, keepdims=True)
         for _ in range(self.steps):

@@ -222,12 +222,10 @@ def log_softmax(logits: Array, axis: int = -1) -> Array:
 def indices_by_share(shares: Array, uniforms: Array) -> Array:
     """Indices (..., m) in proportion to shares (..., l) that sum to 1, by uniform numbers (..., m): with repetition.
 
-    In the precision of the uniform numbers: of sums in half precision many are equal, and their keys are never drawn.
+    shares: in float64, as of sums in half precision many are equal, and their keys are never drawn.
     """
     xp = array_namespace(shares)
-    below = (
-        xp.cumulative_sum(xp.astype(shares, uniforms.dtype, copy=False), axis=-1)[..., None, :] < uniforms[..., :, None]
-    )
+    below = xp.cumulative_sum(shares, axis=-1)[..., None, :] < uniforms[..., :, None]
     return xp.clip(xp.sum(xp.astype(below, xp.int64), axis=-1), 0, shares.shape[-1] - 1)
 
 
