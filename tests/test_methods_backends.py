@@ -215,3 +215,22 @@ def test_keys_sampled_by_their_shares_in_float16_have_finite_weights(rng):
     value = torch.full((6000, 4), 10.0, dtype=torch.float16)
     (answer,) = answers("sampled-keys(weights='values')", (*arrays, value), to=in_torch, sizes=(20,))
     assert_allclose(answer.output, 10.0, rtol=1e-2)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "spec", ["window(16):positive", "top(16):oprf", "sinks(2):window(16):hyperbolic", "window(16):lara"]
+)
+@pytest.mark.parametrize("dtype, mean", [("float16", 12.0), ("float32", 30.0)])
+def test_where_queries_point_away_from_keys_estimates_that_are_subtracted_do_not_vanish(rng, spec, dtype, mean):
+    """As in heads with sinks: the largest features of a query and of a key are others, and their product is small."""
+    import torch
+
+    query, key, value = problem(rng, spec)
+    query[:, 0] -= mean
+    key[:, 0] += mean
+    arrays = [to_torch(a).to(getattr(torch, dtype)) for a in (query, key, value)]
+    (low,), (high,) = (answers(spec, [a.to(one) for a in arrays], to=in_torch, sizes=(20,))
+                       for one in (arrays[0].dtype, torch.float64))  # fmt: skip
+    error = (low.output.double() - high.output).abs()
+    assert error.isfinite().all() and error.median() < 0.05

@@ -11,7 +11,7 @@ from favorbench.maps.base import claim
 from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.summaries import GrowingSummary, KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Array, Features
-from favorbench.numerics.logsum import Accumulator, accumulate_blocks, inner_products, query_sums, tiles, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate_blocks, query_sums, summed_products, tiles, with_ones
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
@@ -136,7 +136,7 @@ class FeatureSummary:
     def kernel(self, queries: Queries, keys: slice) -> Features:
         key = self.tokens.key[..., keys, :]
         of_key = self.map.key_features(key, self._projection(key), self.sample)
-        return inner_products(self._features(queries), of_key, self.sample.omega.shape[-2])
+        return summed_products(self._features(queries), of_key, self.sample.omega.shape[-2])
 
     def _features(self, queries: Queries) -> tuple[Features, ...]:
         return self.map.query_features(queries.query, self._projection(queries.query), self.sample)

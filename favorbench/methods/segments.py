@@ -15,8 +15,8 @@ from favorbench.numerics.logsum import (
     Accumulator,
     SomeSums,
     accumulate,
-    inner_products,
     quotient,
+    summed_products,
     tiles,
     weighted_sums,
     with_ones,
@@ -275,7 +275,7 @@ class LaraSummary:
     def kernel(self, queries: Queries, keys: slice) -> Features:
         of_query = Features(None, _log_feature(queries.query, self.omega) - self.log_density)
         of_key = Features(None, _log_feature(self.tokens.key[..., keys, :], self.omega))
-        return inner_products([of_query], [of_key], 1)
+        return summed_products([of_query], [of_key], 1)
 
 
 def _log_feature(x: Array, omega: Array) -> Array:

@@ -219,6 +219,27 @@ def inner_products(x: Sequence[Features], y: Sequence[Features], size: int) -> F
         )
         log_scale = peak_a + peak_b.mT - (0.0 if a.fixed else math.log(size))
         terms.append(Features(a.relative_to(peak_a) @ b.relative_to(peak_b).mT, log_scale))
+    return _sum_of(terms)
+
+
+def summed_products(x: Sequence[Features], y: Sequence[Features], size: int) -> Features:
+    """``inner_products`` that are terms of a sum over all rows of y: small beside the largest, they may vanish.
+
+    As in the sum, features of y are relative to their maximum over rows. Relative to those of each row, x.y is far
+    below the scale where x and y have their largest features apart, and vanishes in float16 and float32.
+    """
+    terms = []
+    for a, b in zip(x, y, strict=True):
+        largest = _peak([b.transposed()]).mT
+        peak = _peak([a.times(largest)])
+        values = a.times(largest).relative_to(peak) @ b.relative_to(largest).mT
+        log_scale = peak + array_namespace(peak).zeros_like(values) - (0.0 if a.fixed else math.log(size))
+        terms.append(Features(values, log_scale))
+    return _sum_of(terms)
+
+
+def _sum_of(terms: Sequence[Features]) -> Features:
+    """The sum of several terms, each with its scales."""
     if len(terms) == 1:
         return terms[0]
     xp = array_namespace(terms[0].log_scale)
