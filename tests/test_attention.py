@@ -314,3 +314,15 @@ def test_a_sample_needs_sizes_and_a_generator(size, dim, seed):
     """A size of 0 and one below it gave a sample without rows."""
     with pytest.raises(ScenarioError, match="allowed: whole numbers from 1, and a generator"):
         fb.sample_omega("orthogonal", size, dim, seed if seed is None else np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("spec", ["positive", "hyperbolic"])
+def test_in_float16_a_large_key_makes_no_0_over_0_of_the_rows_before_it(spec):
+    """Full attention has no such rows; causal attention had 8 of 1024."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    query, key, value = (torch.from_numpy(f * rng.normal(size=(4, 256, 64))).half() for f in (3.0, 3.0, 1.0))
+    sample = fb.sample_omega("orthogonal", 64, 64, np.random.default_rng(3), spec)
+    low = fb.linear_attention(query, key, value, sample, spec, causal=True).double()
+    high = fb.linear_attention(query.double(), key.double(), value.double(), sample, spec, causal=True)
+    assert low.isfinite().all() and (low - high).abs().max() < 0.2

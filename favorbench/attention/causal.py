@@ -118,11 +118,12 @@ def _chunk_sums(
 def _underflows(normaliser: Array) -> bool:
     """Whether any is so small that terms of it may have underflowed.
 
-    Not in float16, whose factors are divided by their largest: small normalisers are common there.
+    In float16, whose factors are divided by their largest, small normalisers are common: there only if it has itself.
     """
     xp = array_namespace(normaliser)
     limits = xp.finfo(normaliser.dtype)
-    return limits.max > 1e5 and bool(xp.any(xp.abs(normaliser) < limits.smallest_normal / limits.eps))
+    least = limits.smallest_normal / (limits.eps if limits.max > 1e5 else 1.0)
+    return bool(xp.any(xp.abs(normaliser) < least))
 
 
 def _past_and_own(past: Accumulator | None, log_peak: Array, keys: Features, values: Array) -> Accumulator:
