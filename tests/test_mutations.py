@@ -221,6 +221,13 @@ def wide_cell():
     return AttentionProblem(np.array([[20.0, 0.0]]), key, np.arange(6.0)[:, None], None, False)
 
 
+def turned_away():
+    """Queries that point away from keys: the logs of all features are far from 0."""
+    given = test_methods.problem(5, 60, 60, d=4)
+    shift = np.array([20.0, 0.0, 0.0, 0.0])
+    return given._replace(query=given.query - shift, key=given.key + shift)
+
+
 #: Inputs and sizes where a rare branch decides: logits far above the centroid's, votes that underflow, outputs outside,
 #: many buckets.
 HARD = {
@@ -229,6 +236,7 @@ HARD = {
     "multipole(block=16)": lambda: (methods._question(0, 40.0), (16, 40)),  # of four votes
     "nystrom(guard='cells')": lambda: (test_methods.problem(6, 60, 60, d=4, norm=1.5), (9,)),
     "thinformer": lambda: (test_methods.problem(3, 200, 200, d=4, norm=0.8), (40,)),
+    "window(9):lara": lambda: (turned_away(), (20,)),
 }
 
 

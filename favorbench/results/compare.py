@@ -40,6 +40,8 @@ from favorbench.statistics import fewest_draws, median_interval
 #: Metrics that can be compared: errors on a ratio scale.
 COMPARABLE = tuple(name for name, metric in METRICS.items() if metric.error and metric.log)
 
+_NEWLY_FAILED = "Failed on some draws of the new run, and on none of the old"
+
 #: Unit roundoff of the precisions whose rounding is not an error, in units of float64's, which ROUNDING is for.
 _COARSER = {"float64": 1.0, "float32": 2.0**29}
 
@@ -109,7 +111,7 @@ class RunComparison(NamedTuple):
     def newly_failed(self) -> list[str]:
         """The estimators of the old run that failed on none of its draws, and on some of the new run.
 
-        Of two estimators the second, if it failed and the first did not.
+        With ``estimators``: the second of the two, if it failed on a draw and the first on none.
         """
         before, after = ([name.replace(" under ", " / ") for name in run.failed] for run in (self.old, self.new))
         if self.estimators:
@@ -338,7 +340,7 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in runs.verdicts.items())
     said = [f"{'WORSE. ' if runs.count('+') or runs.newly_failed else ''}Of {len(runs.rows)} rows: {counts}."]
     if runs.newly_failed:
-        said.append(f"Failed on some draws of the new run, and on none of the old: {', '.join(runs.newly_failed)}.")
+        said.append(f"{_NEWLY_FAILED}: {', '.join(runs.newly_failed)}.")
     if runs.only_old or runs.only_new:
         said.append(f"Rows of one run alone: {runs.only_old} of the old one, {runs.only_new} of the new one.")
     mean = runs.mean
@@ -404,6 +406,6 @@ def junit(comparison: RunComparison) -> str:
             ElementTree.SubElement(case, "system-out").text = line
     for name in map(printable, failed):
         case = ElementTree.SubElement(suite, "testcase", classname="failed draws", name=name)
-        ElementTree.SubElement(case, "error", message="failed on some draws of the new run, and on none of the old")
+        ElementTree.SubElement(case, "error", message=_NEWLY_FAILED)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

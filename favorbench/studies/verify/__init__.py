@@ -149,7 +149,7 @@ def _steps(names: Sequence[str], draws: int, other_draws: int, seed: int) -> Ite
 
 
 def _named(who: str, measure: Callable[[], Iterable[MeasuredClaim]]) -> list[MeasuredClaim]:
-    """What a step measures; ``who`` names it if it fails."""
+    """Measure the claims of a step. An error names ``who`` as what failed."""
     with failures_named(who):
         return list(measure())
 
