@@ -130,6 +130,34 @@ def test_long_sums_fit_into_float16():
     assert rows.loc[rows["kind"] == "map", "rounding"].max() < 2.0**-7
 
 
+@needs_torch
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("spec", ["taylor", "positive", "trig", "elu"])
+def test_sums_over_more_keys_than_float16_counts_keep_its_digits(spec, causal, rng):
+    """They were infinite from 65,504 keys: those of one tile of queries and keys, of many tiles, and of chunks."""
+    torch = pytest.importorskip("torch")
+    length, (query, key) = 100_000, (torch.from_numpy(0.1 * rng.normal(size=(100_000, 2))).half() for _ in range(2))
+    value = torch.from_numpy(1.0 + rng.normal(size=(length, 2))).half()
+    sample = fb.sample_omega("iid", 2, 2, rng, spec)
+    if not causal:
+        query = query[:4, :]
+    low = fb.linear_attention(query, key, value, sample, spec, causal).double()
+    high = fb.linear_attention(query.double(), key.double(), value.double(), sample, spec, causal)
+    errors = (low - high).abs().amax(-1)
+    assert errors[-4:].max() < 2.0**-8, errors
+    assert errors.isfinite().all()
+
+
+@needs_torch
+@pytest.mark.parametrize("method", ["lara", "nystromformer"])
+def test_sums_of_segments_over_more_keys_than_float16_counts_are_finite(method, rng):
+    torch = pytest.importorskip("torch")
+    query, key, value = (torch.from_numpy(0.01 * rng.normal(size=(n, 2)) + 1.0).half() for n in (4, 100_000, 100_000))
+    low, high = (fb.method_attention(*(a.to(dtype) for a in (query, key, value)), method, 2)
+                 for dtype in (torch.float16, torch.float64))  # fmt: skip
+    assert (low.double() - high).abs().max() < 2.0**-7
+
+
 def test_missing_devices_and_dtypes_are_one_line(monkeypatch):
     with pytest.raises(ScenarioError, match=r"`dtype` bfloat16: numpy has float64, float32; `backend` torch has it"):
         rows_of(dtype="bfloat16")

@@ -9,7 +9,7 @@ from array_api_compat import device
 from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, projection_of
 from favorbench.maps import Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked
-from favorbench.numerics.logsum import Accumulator, accumulate, query_sums, quotient, with_ones
+from favorbench.numerics.logsum import Accumulator, accumulate, accumulate_blocks, query_sums, quotient, with_ones
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
 
@@ -91,13 +91,13 @@ def _chunk_sums(
     the two halves of the chunk are taken one after the other, and their halves, as far as necessary.
     """
     xp, width = array_namespace(chunk.values), sample.omega.shape[-2]
-    blocks = [b.transposed() for b in estimator.map.key_features(chunk.y, chunk.of_key[..., :width], sample)]
-    present = [accumulate(past[i] if past else None, block, chunk.values) for i, block in enumerate(blocks)]
+    blocks = estimator.map.key_features(chunk.y, chunk.of_key[..., :width], sample)
+    present = accumulate_blocks(past, blocks, chunk.values)
     if not chunk.rows:
         return present, []
     queries = estimator.map.query_features(chunk.x, chunk.of_query[..., :width], sample)
     factors = [
-        _past_and_own(past[i] if past else None, now.log_peak, block, chunk.values)
+        _past_and_own(past[i] if past else None, now.log_peak, block.transposed(), chunk.values)
         for i, (now, block) in enumerate(zip(present, blocks, strict=True))
     ]
     sums = query_sums(queries, factors, estimator.sizes)

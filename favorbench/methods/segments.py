@@ -14,11 +14,11 @@ from favorbench.numerics.arrays import Array, Features, array_namespace, half_sq
 from favorbench.numerics.logsum import (
     Accumulator,
     SomeSums,
-    accumulate,
+    accumulate_blocks,
+    query_sums,
     quotient,
     summed_products,
     tiles,
-    weighted_sums,
     with_ones,
 )
 from favorbench.numerics.streams import Streams
@@ -201,9 +201,11 @@ class Nystromformer(Method):
 
 def _softmax_mean(x: Array, y: Array, value: Array) -> Array:
     """softmax(x y^T) value, in tiles: (..., n, d_v)."""
-    rows = tiles(x.shape[-2], y.shape[-2], x)
-    parts = [quotient(weighted_sums(x[..., part, :] @ y.mT, value))[0] for part in rows]
-    return array_namespace(x).concat(parts, axis=-2)
+    xp, right, parts = array_namespace(x), with_ones(value), []
+    for rows in tiles(x.shape[-2], y.shape[-2], x):
+        (sums,) = accumulate_blocks([], [Features(None, y @ x[..., rows, :].mT)], right)
+        parts.append(quotient(sums)[0])
+    return xp.astype(xp.concat(parts, axis=-2), value.dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -245,32 +247,32 @@ class Lara(KeySummaryMethod):
 class LaraSummary:
     """Sums over the keys for sampled rows.
 
-    omega (..., m, d). state: for each of its rows, the sum over keys of xi(y, w) [v, 1]. log_density (..., 1, m): the
-    log of the sum of the densities of all proposals at each row, over that of N(0, I).
+    omega (..., m, d). states: a list of one, for each of its rows the sum over keys of xi(y, w) [v, 1]. log_density
+    (..., 1, m): the log of the sum of the densities of all proposals at each row, over that of N(0, I).
     """
 
     tokens: Tokens
     omega: Array
     log_density: Array
-    state: Accumulator
+    states: list[Accumulator]
 
     @staticmethod
     def of(tokens: Tokens, omega: Array, mean: Array) -> "LaraSummary":
         """Build the summary from the rows and the centres (..., m, d) of their proposals."""
-        state = None
+        states: list[Accumulator] = []
         for rows in tiles(tokens.length, omega.shape[-2], tokens.key):
             part = tokens.part(rows)
             log_keys = Features(None, _log_feature(part.key, omega))
-            state = accumulate(state, log_keys.transposed(), with_ones(part.value))
-        assert state is not None
+            states = accumulate_blocks(states, [log_keys], with_ones(part.value))
         xp, logs = array_namespace(omega), _log_feature(mean, omega)
         peak = xp.max(logs, axis=-2, keepdims=True)
         density = xp.log(xp.sum(xp.exp(logs - peak), axis=-2, keepdims=True)) + peak
-        return LaraSummary(tokens, omega, density, state)
+        return LaraSummary(tokens, omega, density, states)
 
     def sums(self, queries: Queries) -> Accumulator:
-        logs = _log_feature(queries.query, self.omega) - self.log_density + self.state.log_peak.mT
-        return accumulate(None, Features(None, logs), self.state.total)
+        features = Features(None, _log_feature(queries.query, self.omega) - self.log_density)
+        peak, total = query_sums([features], self.states, [self.omega.shape[-2]])
+        return Accumulator(peak[0, ...], total[0, ...])
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         of_query = Features(None, _log_feature(queries.query, self.omega) - self.log_density)

@@ -70,9 +70,22 @@ def accumulate(state: Accumulator | None, features: Features, right: Array) -> A
 
 
 def accumulate_blocks(states: Sequence[Accumulator], blocks: Sequence[Features], right: Array) -> list[Accumulator]:
-    """Add each block of features of keys, as rows, times ``right`` to its running sum; without states, to nothing."""
-    pairs = zip(states or [None] * len(blocks), blocks, strict=True)
-    return [accumulate(state, block.transposed(), right) for state, block in pairs]
+    """Add each block of features of keys, as rows, times ``right`` to its running sum; without states, to nothing.
+
+    These sums of half precision are in float32, as in matrix units: bfloat16 has 8 bits, and float16 ends at 65504.
+    """
+    products = [_sum_over_keys(block.transposed(), right) for block in blocks]
+    return [merge(state, product) for state, product in zip(states or [None] * len(blocks), products, strict=True)]
+
+
+def _sum_over_keys(features: Features, right: Array) -> Accumulator:
+    """features @ right, of half precision in float32, where ``right`` of many keys is divided by a power of two."""
+    xp, keys = array_namespace(right), right.shape[-2]
+    if xp.finfo(right.dtype).bits > 16:
+        return _product(features, right)
+    factor = 2.0 ** math.ceil(math.log2(max(keys / 4096, 1.0)))
+    log_peak, total = (xp.astype(part, xp.float32) for part in _product(features, right / factor))
+    return Accumulator(log_peak, factor * total)
 
 
 @overload
@@ -135,11 +148,12 @@ def query_sums(blocks: Sequence[Features], summaries: Sequence[Accumulator], siz
     entry, whose log is added to the log peak.
     """
     log_peaks, rights = zip(*summaries, strict=True)
-    xp, log_largest = array_namespace(rights[0]), None
-    if float(xp.finfo(rights[0].dtype).max) < 1e5:  # a float, as 1e5 is beyond float16
+    xp, log_largest, log_scale = array_namespace(rights[0]), None, blocks[0].log_scale
+    if float(xp.finfo(log_scale.dtype).max) < 1e5:  # a float, as 1e5 is beyond float16
         largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
         largest = xp.where(largest > 0, largest, 1.0)
-        rights, log_largest = [right / largest for right in rights], xp.log(largest)
+        rights, log_largest = [right / largest for right in rights], xp.astype(xp.log(largest), log_scale.dtype)
+    log_peaks, rights = ([xp.astype(a, log_scale.dtype, copy=False) for a in parts] for parts in (log_peaks, rights))
     if all(near_zero(log_peak) for log_peak in log_peaks):
         rights = [right * xp.exp(log_peak) for right, log_peak in zip(rights, log_peaks, strict=True)]
     else:
