@@ -100,7 +100,7 @@ def sign_test(differences: np.ndarray) -> float:
     """Two-sided p-value that positive and negative differences are equally likely; zeros and nan are left out."""
     positive, negative = int(np.sum(differences > 0)), int(np.sum(differences < 0))
     n = positive + negative
-    return 1.0 if n == 0 else min(1.0, 2.0 * float(_fair_coin(n)[min(positive, negative)]))
+    return min(1.0, 2.0 * float(_fair_coin(n)[min(positive, negative)]))
 
 
 @functools.cache
