@@ -198,6 +198,9 @@ def test_the_text_that_is_measured_is_refused(rng):
     for same in ("test.npz", "copy.npz", "short.npz"):
         with pytest.raises(ScenarioError, match=re.escape(said)):
             swept(calibrate=same)
+    np.savez("zero.npz", q=0 * query, k=key, v=value, **names)
+    with pytest.raises(ScenarioError, match=r"it is the text that is measured, zero\.npz"):
+        swept(inputs="zero.npz", calibrate="zero.npz")
     np.savez("near.npz", q=query, k=key[:, ::-1], v=value, **names)  # the same tokens in another order are another text
     swept(calibrate="near.npz")
 

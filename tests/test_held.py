@@ -4,6 +4,7 @@ Other tests say why a number is right; these notice that one, or a word, has cha
 tests/test_held.py`` writes tests/data/held.json anew: read its difference before you commit it.
 """
 
+import inspect
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from favorbench.methods.features import LinearAttention
 from favorbench.results.compare import comparison
 from favorbench.results.figures import FIGURES, charts_of, ratios
 from favorbench.samplers import SAMPLERS, Sampler, get_sampler
-from favorbench.samplers.laws import GaussianRows
+from favorbench.samplers.laws import FixedNormRows, GaussianRows, SecondMomentRows, SymmetrisedRows
 from favorbench.sections import to_markdown
 from favorbench.studies.recommend import figure
 from favorbench.studies.recommend.answer import sections, sentence
@@ -197,6 +198,7 @@ COSTS = {
     "check", "recent", "width", "num_features", "summarised",
 }  # fmt: skip
 TEXTS = ("description", "reference")  # words, which are read elsewhere
+OTHER_ROWS = (FixedNormRows(1.3), FixedNormRows(1.3, 3), SymmetrisedRows(FixedNormRows(1.3)), SecondMomentRows())
 TOKENS = np.random.default_rng(9).normal(size=(2, 7, 5)) * np.geomspace(0.05, 2, 7)[:, None]
 
 
@@ -268,6 +270,7 @@ def test_a_map_is_what_it_was(spec):
             "num_features": one.num_features(count, dim),
             "variance": called(ready.relative_variance, *tokens, count),
             "target": called(ready.target_kernel, *tokens, GaussianRows()),
+            "targets of other rows": [called(ready.target_kernel, *tokens, rows) for rows in OTHER_ROWS],
             "covariance": called(ready.covariance, tokens[0][:1], tokens[1]),
             "multiplications": called(one.multiplications, 9, 20, dim, 3, count),
             "map_multiplications": called(one.map_multiplications, 9, 20, dim, count),
@@ -287,3 +290,18 @@ def test_a_sampler_is_what_it_was(spec):
         "checks": [called(one.check, *shape) for shape in shapes],
         "laws": [[repr(one.row_law(*shape)), repr(one.pair_laws(*shape))] for shape in shapes],
     })  # fmt: skip
+
+
+def test_signatures_are_what_they_were():
+    """The names and defaults of the parameters of all public functions, and of those of public classes."""
+    found = {}
+    for name in fb.__all__:
+        one = getattr(fb, name)
+        parts = (
+            {f"{name}.{key}": part for key, part in vars(one).items() if key[0] != "_"} if isinstance(one, type) else {}
+        )
+        for key, part in {name: one, **parts}.items():
+            if inspect.isfunction(part) and part.__module__.startswith("favorbench"):
+                given = inspect.signature(part).parameters.values()
+                found[key] = [str(parameter.replace(annotation=parameter.empty)) for parameter in given]
+    held("signatures", found)

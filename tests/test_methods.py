@@ -232,7 +232,9 @@ def test_causal_logits_of_hundreds_and_duplicates(spec):
     assert error(member(spec), question._replace(key=key), (9,)) <= 1
 
 
-@pytest.mark.parametrize("spec", ["window(5):sampled-keys", "sinks(9):window(4):clusters", "top(2):sampled-keys"])
+@pytest.mark.parametrize(
+    "spec", ["window(5):sampled-keys", "sinks(9):window(4):clusters", "top(2):sampled-keys", "window(5):nothing"]
+)
 def test_logits_that_are_all_far_below_zero(spec):
     """exp of them underflows, and most windows hold no sampled key: nothing may be lost beside a peak of 0."""
     for dtype, shift in ((np.float64, 60.0), (np.float32, 12.0)):
