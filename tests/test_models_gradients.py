@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 import favorbench as fb  # noqa: E402
 from favorbench.attention.exact import exact_attention  # noqa: E402
 from favorbench.errors import InputError, ModelError, ScenarioError  # noqa: E402
+from favorbench.models.gradients import check_backward_memory  # noqa: E402
 from favorbench.models.interface import intercept_attention  # noqa: E402
 from favorbench.numerics import machine  # noqa: E402
 from tests.command_line import printed, refused, run  # noqa: E402
@@ -227,6 +228,18 @@ def test_bad_input_is_one_line(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 1000)
     with pytest.raises(ScenarioError, match=r"a gradient through 12 tokens needs .*, and 1000 bytes are available"):
         fb.capture(small_model("bert"), tokens(), gradients=2)
+
+
+@pytest.mark.parametrize("layers, more", [(None, 0.0), (3, 100.0)])
+def test_the_memory_of_a_backward_pass_by_hand(layers, more, monkeypatch):
+    """Of 2 texts of 5 tokens: 20 values of each of 4 channels a layer, and 3 of each of 7 words."""
+    given = []
+    monkeypatch.setattr("favorbench.models.gradients.check_memory", lambda needed, *_: given.append(needed))
+    model = SimpleNamespace(config=SimpleNamespace(hidden_size=4, vocab_size=7))
+    if layers:
+        model.config.num_hidden_layers = layers
+    check_backward_memory(model, 2, 5, more)
+    assert given == [more + 4 * 2 * 5 * (20 * 4 * (layers or 1) + 3 * 7)]
 
 
 def test_gradients_that_do_not_fit_are_refused():
