@@ -205,6 +205,15 @@ def test_a_sweep_has_a_bar_in_a_notebook(notebook, capfd):
     assert notebook.shown.outputs[-1][-1][0] == "recommend: 1 of 1 heads"
 
 
+def test_the_bar_of_a_recommendation_counts_heads(notebook, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN", 0.0)
+    query, key, value = np.random.default_rng(2).normal(scale=0.2, size=(3, 2, 24, 4))
+    fb.recommend({"mine": (query, key, value)}, 0.5, methods="clusters", max_size=16, max_cost=8.0)
+    (updates,) = notebook.shown.outputs
+    counts = [text.partition(" heads")[0] for text, _ in updates]
+    assert list(dict.fromkeys(counts)) == ["recommend", *(f"recommend: {done} of 2" for done in range(3))]
+
+
 def test_a_bar_ends_where_the_sweep_was_interrupted(notebook):
     def stop(done, total):
         raise KeyboardInterrupt
