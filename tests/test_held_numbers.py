@@ -218,6 +218,7 @@ def sizes():
     def split(costs, effects, budget):
         return per_head.allocate(np.array([costs, costs[::-1]]), np.array([effects, EFFECTS[0]]), budget)
 
+    yield grid(candidates._run_name, ("a/b.c.npz", "gaussian(std=0.2)", 90 * "x"), (False, True))
     yield grid(candidates._finer_sizes, (0, 1, 15, 16, 100))
     for function in (per_head._front, per_head._hull):
         yield grid(lambda costs, effects, of=function: of(np.array(costs), np.array(effects)), COSTS, EFFECTS)

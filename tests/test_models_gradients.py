@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 import favorbench as fb  # noqa: E402
 from favorbench.attention.exact import exact_attention  # noqa: E402
 from favorbench.errors import InputError, ModelError, ScenarioError  # noqa: E402
-from favorbench.models.gradients import check_backward_memory  # noqa: E402
+from favorbench.models.gradients import check_backward_memory, objective  # noqa: E402
 from favorbench.models.interface import intercept_attention  # noqa: E402
 from favorbench.numerics import machine  # noqa: E402
 from tests.command_line import printed, refused, run  # noqa: E402
@@ -228,6 +228,16 @@ def test_bad_input_is_one_line(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 1000)
     with pytest.raises(ScenarioError, match=r"a gradient through 12 tokens needs .*, and 1000 bytes are available"):
         fb.capture(small_model("bert"), tokens(), gradients=2)
+
+
+def test_every_word_is_drawn_as_often_as_the_model_predicts_it(rng):
+    """The gradient of its log-probability is 1 - p at the word drawn, and -p at the others."""
+    shares, draws = torch.tensor([0.2, 0.0, 0.3, 0.5]), 4000
+    _, _, gradients = objective(SimpleNamespace(logits=shares.log()[None, None]), draws, None, rng)
+    drawn = torch.stack([gradient[0] + shares for gradient in gradients])
+    assert_allclose(drawn.sum(1), 1.0, rtol=1e-6)
+    assert_allclose(drawn.mean(0), shares, atol=STANDARD_ERRORS * 0.5 * draws**-0.5)
+    assert drawn[:, 3].max() > 0.99
 
 
 @pytest.mark.parametrize("layers, more", [(None, 0.0), (3, 100.0)])
