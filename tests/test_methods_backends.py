@@ -234,3 +234,17 @@ def test_where_queries_point_away_from_keys_estimates_that_are_subtracted_do_not
                        for one in (arrays[0].dtype, torch.float64))  # fmt: skip
     error = (low.output.double() - high.output).abs()
     assert error.isfinite().all() and error.median() < 0.05
+
+
+@needs_torch
+def test_what_queries_have_seen_counts_in_their_votes_in_both_libraries():
+    """For queries of very different lengths. NumPy keeps sums, and torch the logs of normalisers."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        query, key, value = rng.normal(size=(3, 600, 4))
+        arrays = [3.0 * np.exp(rng.normal(size=(600, 1))) * query, key, value]
+        ours, theirs = (
+            fb.method_attention(*map(convert, arrays), "multipole(block=16)", 16, causal=True)
+            for convert in (np.asarray, to_torch)
+        )
+        assert_allclose(theirs.numpy(), ours, atol=1e-10)
