@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,11 @@ ALIASES = {"R": "num_projections", "L": "seq_len", "d": "head_dim"}
 
 #: Short headings, as in the flags.
 HEADINGS = {full: short for short, full in ALIASES.items()}
+
+
+def in_shell(word: Any) -> str:
+    """A path or a name as a word of a command that is shown, to be copied: quoted where a shell would split it."""
+    return shlex.quote(str(word))
 
 
 def heading(axis: str) -> str:

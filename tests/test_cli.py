@@ -51,6 +51,20 @@ def test_sweep_prints_the_table_a_sentence_and_where_it_is():
     assert "\x1b" not in out
 
 
+def test_the_commands_that_are_shown_run_where_names_hold_spaces(rng):
+    np.savez("two heads.npz", **random_heads(rng, 2, 24, 4))
+    said = run("sweep --inputs 'two heads.npz' --maps positive --methods clusters -R 4,8 --trials 2 --out 'a run'")
+    for command in ("table 'a run'", "plot 'a run'", "speed 'a run' --repeats 3"):
+        said += run(command)
+    found = set(
+        re.findall(r"favorbench ((?:table|plot|speed) .*?)(?:$|;| draws)", "\n".join(map(str, said)), re.MULTILINE)
+    )
+    assert {command.split()[0] for command in found} == {"table", "plot", "speed"}
+    for command in found:
+        succeeded(command)
+    assert "--methods 'sinks(4):clusters'" in refused("theory 'sinks(4):clusters'")
+
+
 def test_rank_prints_groups():
     run(f"{SMALL} --budget features -R 4,8 --out run")
     out = printed("table run --rank")

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from favorbench.cli.options import OUTPUT, option
 from favorbench.engine.interrupts import ending
 from favorbench.errors import FavorbenchError, ScenarioError
-from favorbench.formats import json_text, printable, shown
+from favorbench.formats import in_shell, json_text, printable, shown
 
 if TYPE_CHECKING:
     from favorbench.engine.cluster import Cluster as DaskCluster
@@ -317,5 +317,5 @@ def check_maps(command: str, specs: Iterable[str]) -> None:
             flag = "--baselines" if kind == "baseline" else "--methods"
             raise ScenarioError(
                 f"{command} is about the kernels of maps, and {name!r} is a {kind}: "
-                f"favorbench sweep {flag} {spec} measures its attention"
+                f"favorbench sweep {flag} {in_shell(spec)} measures its attention"
             )

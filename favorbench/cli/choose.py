@@ -1,6 +1,5 @@
 """The commands that choose an estimator for a model: recommend, capture, model."""
 
-import shlex
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -46,7 +45,7 @@ from favorbench.cli.options import (
     option,
 )
 from favorbench.errors import ScenarioError
-from favorbench.formats import format_seconds
+from favorbench.formats import format_seconds, in_shell
 
 SOON = 3.0  # seconds until the rate is known
 
@@ -240,7 +239,7 @@ def capture(
             model, texts, out, choice, length,
             trust_remote_code=trust_remote_code, progress=report, notice=None if quiet else say,
         )  # fmt: skip
-    file = shlex.quote(str(out))
+    file = in_shell(out)
     next_command = f"favorbench sweep --inputs {file}" if gradients else f"favorbench recommend {file}"
     data = {"file": out, "next": next_command, **captured.meta, "layers": captured.layers}
     print_result(as_json, data, [capture_section(captured, out, next_command)])

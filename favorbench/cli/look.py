@@ -31,6 +31,7 @@ from favorbench.cli.options import (
     option,
 )
 from favorbench.errors import FavorbenchError, ScenarioError
+from favorbench.formats import format_seconds, in_shell
 
 if TYPE_CHECKING:
     from favorbench.results.results import Results
@@ -67,8 +68,6 @@ def status(
 
 
 def _status_row(state: "Status") -> dict[str, str]:
-    from favorbench.formats import format_seconds
-
     return {
         "run": state.run if len(state.run) <= RUN_WIDTH else f"…{state.run[1 - RUN_WIDTH :]}", "state": state.state,
         "done": str(state.done) if state.kind == "recommend" else f"{state.done} of {state.planned}",
@@ -185,7 +184,7 @@ def table(
     show(sections if isinstance(sections, tuple) else [sections], form)
     if axes is None and heads is None and not over and populations(results):
         more = " --rank" if rank else "; all: --by head,estimator,R"
-        say(f"single heads: favorbench table {results.path} --heads {first_head(results)}{more}")
+        say(f"single heads: favorbench table {in_shell(results.path)} --heads {in_shell(first_head(results))}{more}")
 
 
 _UNFIT = {"": {"out", "csv", "parquet"}, "rank": {"by", "over", "stat", "out", "rows", "csv", "parquet"},
@@ -329,7 +328,7 @@ def _draw(
     if not files and not quiet:
         say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
     if "error-vs-cost" in names and not timed(run) and not quiet:
-        say(f"{run}: for error against seconds, time the run: favorbench speed {run}")
+        say(f"{run}: for error against seconds, time the run: favorbench speed {in_shell(run)}")
     return files
 
 

@@ -36,6 +36,7 @@ from favorbench.cli.options import (
     option,
 )
 from favorbench.errors import ScenarioError
+from favorbench.formats import in_shell
 
 
 @command(MEASURE)
@@ -80,7 +81,7 @@ def audit(
         findings = run_audit(names, runs, seed, report, study if inputs else None, size)
     print_result(as_json, {"runs": runs, "findings": findings, "run": path}, audit_sections(findings, runs, size))
     if not quiet and not as_json:
-        say(f"saved in {path}: see favorbench table and favorbench plot {path}")
+        say(f"saved in {path}: see favorbench table and favorbench plot {in_shell(path)}")
 
 
 @command(MEASURE)
@@ -233,4 +234,4 @@ def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
     file = write_seconds(run, seconds)
     print_result(as_json, seconds._asdict() | {"file": file}, seconds_sections(seconds), [file])
     if not quiet and not as_json:
-        say(f"favorbench plot {run} draws errors against them")
+        say(f"favorbench plot {in_shell(run)} draws errors against them")

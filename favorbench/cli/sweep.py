@@ -25,7 +25,7 @@ from favorbench.cli.options import (
     and_also,
     option,
 )
-from favorbench.formats import format_bytes, format_seconds, heading
+from favorbench.formats import format_bytes, format_seconds, heading, in_shell
 
 if TYPE_CHECKING:
     from favorbench.engine.plan import Plan
@@ -166,7 +166,7 @@ def sweep(
         data = {"run": path, "complete": results.manifest["complete"], "sentences": sentences(results)}
         print_json(data | {"heads": over_heads(results), "summary": results.summary})
     else:
-        lines = [f"Saved in {results.path}. Figures: favorbench plot {results.path}"]
+        lines = [f"Saved in {results.path}. Figures: favorbench plot {in_shell(results.path)}"]
         if not results.scenario.methods and "better" not in set(compared(results.summary)["versus_uniform"]):
             lines += [_TRY_METHODS]
         print_result(False, {}, run_sections(results), lines)

@@ -12,7 +12,7 @@ from favorbench.engine.columns import CELL, COLUMNS, RENAMED, describe_cell
 from favorbench.engine.store import Machine, read_manifest
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
-from favorbench.formats import plain
+from favorbench.formats import in_shell, plain
 
 FILE, FORMAT = "seconds.json", 1
 
@@ -95,7 +95,7 @@ def read_seconds(run: Path) -> Seconds | None:
     path = run / FILE
     if not timed(run):
         return None
-    again = f"time it again: favorbench speed {run}"
+    again = f"time it again: favorbench speed {in_shell(run)}"
     content = read_json(path, SecondsFile, "seconds", hint=again)
     if content["digest"] != read_manifest(run)["digest"]:
         raise StoreError(f"{path} is of another run than the one that is here now; {again}")

@@ -7,7 +7,7 @@ import pandas as pd
 from favorbench.engine.columns import CELL
 from favorbench.errors import ScenarioError
 from favorbench.files import write_text
-from favorbench.formats import heading, printable
+from favorbench.formats import heading, in_shell, printable
 from favorbench.metrics import EFFECT
 from favorbench.results import heads
 from favorbench.results.findings import cell_sentences, run_sentences
@@ -68,7 +68,8 @@ def findings(results: RunData, most: int = 1) -> Section:
     few = heads.without_many(results, most)
     said = [*run_sentences(results), *cell_sentences(few)]
     if len(few.summary) < len(results.summary):
-        said.append(f"Each head by itself: favorbench table {results.path} --heads {heads.first_head(results)}")
+        words = in_shell(results.path), "--heads", in_shell(heads.first_head(results))
+        said.append(f"Each head by itself: favorbench table {' '.join(words)}")
     return Section(sentences=said)
 
 

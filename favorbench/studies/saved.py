@@ -11,6 +11,7 @@ from favorbench.engine.rows import part_paths
 from favorbench.engine.store import MANIFEST, read_manifest
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import read_json
+from favorbench.formats import in_shell
 from favorbench.models import figures, store, summary
 from favorbench.models.recommended import FILE, RecommendationFile
 from favorbench.results.page import study_page, write_study
@@ -38,7 +39,7 @@ class SavedStudy(NamedTuple):
         """The error for something that only sweeps have."""
         return ScenarioError(
             f"{self.path} was written by favorbench {self.command} and has no {what}: look at it with favorbench table "
-            f"{self.path} or favorbench report {self.path}"
+            f"{in_shell(self.path)} or favorbench report {in_shell(self.path)}"
         )
 
     def write_page(self, path: Path) -> list[Path]:
