@@ -153,7 +153,7 @@ def test_scenarios_may_be_paths_and_numbers_those_of_numpy(tmp_path):
     path.write_text('title = "mine"\nmaps = ["positive"]\nsamplers = ["iid"]\n')
     keys = {"seq_len": np.int64(16), "head_dim": [np.int32(4)], "trials": np.int64(2), "baselines": "uniform"}
     found = [fb.sweep(path, f"run{i}", num_projections=r, seed=np.uint8(3), **keys).trials
-             for i, r in enumerate([[np.int64(4), 8], range(4, 9, 4), "4,8"])]  # fmt: skip
+             for i, r in enumerate([[np.int64(4), 8], range(4, 9, 4), 2 ** np.arange(2, 4), "4,8"])]  # fmt: skip
     assert sorted(found[0]["num_projections"].dropna().unique()) == [4, 8]
     assert all(rows.drop(columns="seconds", errors="ignore").equals(found[0]) for rows in found[1:])
     arrays = np.random.default_rng(0).normal(size=(3, 16, 4))

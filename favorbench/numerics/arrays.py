@@ -257,9 +257,9 @@ def scattered(flags: Array, index: Array, length: int) -> Array:
 
 
 def of_python(given: Any) -> Any:
-    """Numbers of NumPy, alone or in lists, as those of Python; a range as a list."""
-    if isinstance(given, np.generic):
-        return given.item()
+    """Numbers of NumPy, alone, in lists or in an array (n,), as those of Python; a range as a list."""
+    if isinstance(given, np.generic | np.ndarray) and given.ndim < 2:
+        return given.tolist()
     return [of_python(part) for part in given] if isinstance(given, list | tuple | range) else given
 
 
