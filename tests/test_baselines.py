@@ -6,7 +6,7 @@ from matplotlib.lines import Line2D
 
 import favorbench as fb
 from favorbench.baselines import BASELINES
-from favorbench.methods import METHODS, AttentionProblem, Shape
+from favorbench.methods import AttentionProblem, Shape
 from tests.definitions import member
 from tests.test_methods import answers, problem
 
@@ -18,10 +18,9 @@ def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(monkeypatch):
 
 def test_names_and_looks_are_unique():
     assert len({member.name for member in BASELINES}) == len(BASELINES)
-    members = [*BASELINES, *METHODS]
-    looks = [tuple(member.look.get(part) for part in ("color", "linestyle", "marker")) for member in members]
-    assert len(set(looks)) == len(members) and len(BASELINES) == len({member.look["label"] for member in BASELINES})
-    assert all(Line2D([], [], **member.look) for member in members)  # matplotlib has these colours, lines and markers
+    looks = [tuple(member.look.get(part) for part in ("color", "linestyle", "marker")) for member in BASELINES]
+    assert len(set(looks)) == len(BASELINES) == len({member.look["label"] for member in BASELINES})
+    assert all(Line2D([], [], **member.look) for member in BASELINES)  # matplotlib has these colours, lines and markers
 
 
 @pytest.mark.parametrize(

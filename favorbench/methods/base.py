@@ -15,7 +15,7 @@ from favorbench.users import stated_cost
 def line_style(
     color: str, linestyle: object, marker: str = "", markersize: int = 0, label: str = ""
 ) -> dict[str, object]:
-    """How the line of a method looks in figures, as matplotlib names it."""
+    """How the line of a baseline looks in figures, as matplotlib names it."""
     chosen = {"color": color, "linestyle": linestyle, "marker": marker, "markersize": markersize, "label": label}
     return {name: value for name, value in chosen.items() if value}
 
@@ -62,7 +62,7 @@ class Method(ABC):
     shared_block: ClassVar[int] = 0
     #: Features for each unit of the size, where the size counts projections.
     features_per_size: ClassVar[int] = 1
-    #: The look of its line in figures: see ``line_style``.
+    #: The look of a baseline's line in figures: see ``line_style``. Others have the next of the usual ones.
     look: ClassVar[Mapping[str, object]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:

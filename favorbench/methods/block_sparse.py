@@ -18,7 +18,7 @@ from array_api_compat import device
 
 from favorbench.attention.causal import chunk_multiplications, chunks
 from favorbench.errors import ScenarioError
-from favorbench.methods.base import Shape, Sizes, line_style
+from favorbench.methods.base import Shape, Sizes
 from favorbench.methods.segments import Groups, Segments, means, pieces, zeroed
 from favorbench.methods.summaries import (
     GrowingSummary,
@@ -277,7 +277,6 @@ class BlockSparse(Scored):
     name = "block-sparse"
     reference = "Jiang et al. 2024, arXiv 2407.02490"
     description = "exact attention to the blocks of keys whose mean is nearest to the mean query of a group"
-    look = line_style("C0", "--", "s", 4)
 
     def scores(self, groups: Groups, keys: Keys) -> Array:
         return groups.mean @ keys.mean_key.mT
@@ -295,7 +294,6 @@ class XAttention(Scored):
     name = "xattention"
     reference = "Xu et al. 2025, arXiv 2503.16428"
     description = "exact attention to the blocks of keys with the largest sums along antidiagonals"
-    look = line_style("C1", "--", "^", 4)
     stride: int = whole(1, 64, default=8)
 
     def scores(self, groups: Groups, keys: Keys) -> Array:
@@ -330,7 +328,6 @@ class SpargeAttn(BlockSparse):
     name = "spargeattn"
     reference = "Zhang et al. 2025, arXiv 2502.18137"
     description = "blocks of keys unlike one another, then those whose mean is nearest to the mean query, exactly"
-    look = line_style("C2", "--", "v", 4)
     similarity: float = between(-1, 1, default=0.6)
 
     def scores(self, groups: Groups, keys: Keys) -> Array:

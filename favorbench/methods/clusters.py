@@ -11,7 +11,7 @@ from array_api_compat import device
 from favorbench.attention.causal import CHUNK, chunk_multiplications
 from favorbench.kernels import gaussian_kernel
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape, Sizes, line_style
+from favorbench.methods.base import Shape, Sizes
 from favorbench.methods.summaries import (
     GrowingSummary,
     KeySummary,
@@ -335,7 +335,6 @@ class Clusters(Centred):
     name = "clusters"
     reference = "Hooper et al. 2025, arXiv 2506.13059 (its far field)"
     description = "attention to the m centroids of clustered keys, weighted by their number"
-    look = line_style("C5", "-", "D", 4)
     points: Points = "random"
     lloyd: int = whole(0, 100, default=0)
     order: int = whole(1, 2, default=1)

@@ -10,7 +10,7 @@ from array_api_compat import device
 from favorbench.attention.causal import chunk_multiplications, rows_between
 from favorbench.errors import InputError
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape, Sizes, line_style
+from favorbench.methods.base import Shape, Sizes
 from favorbench.methods.clusters import segment_sums
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import (
@@ -108,7 +108,6 @@ class Eva(KeySummaryMethod):
     permutation_invariant = False
     needs_positions = True
     needs_all_rows = True
-    look = line_style("C1", "--", "X", 5)
     window: float = between(0, 1, default=0.5)
     form: Literal["drawn", "mean", "released"] = "drawn"
 

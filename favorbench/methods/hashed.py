@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes, line_style
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
 from favorbench.methods.sampled import Sampled, samples_by_share, uniform_sample
 from favorbench.methods.segments import Segments
 from favorbench.methods.summaries import Tokens
@@ -111,7 +111,6 @@ class HyperAttention(Hashed):
     name = "hyperattention"
     reference = "Han et al. 2024, arXiv 2310.05869"
     description = "the keys of the query's hash block exactly, a uniform sample of all others"
-    look = line_style("C6", "-.", "v", 4)
 
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
         order = streams.draw(lambda rng: rng.permutation(tokens.length))
@@ -143,7 +142,6 @@ class KDEformer(Hashed):
     name = "kdeformer"
     reference = "Zandieh et al. 2023, arXiv 2302.02451"
     description = "the keys of the query's hash block exactly, others sampled by the norms of values"
-    look = line_style("C6", ":", "^", 4)
 
     def sampled(self, tokens: Tokens, counts: Sizes, streams: Streams) -> Iterator[Sampled]:
         uniforms = streams.draw(lambda rng: rng.random(counts[-1]))

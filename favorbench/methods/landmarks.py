@@ -9,7 +9,7 @@ import numpy as np
 
 from favorbench.kernels import gaussian_kernel
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape, Sizes, line_style
+from favorbench.methods.base import Shape, Sizes
 from favorbench.methods.clusters import CellSummary, Landmarks, cells_of, nearest_centres, pivoted_cholesky
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Features, Float, half_squared_norm
@@ -183,7 +183,6 @@ class Nystrom(ThroughLandmarks):
     name = "nystrom"
     reference = "Williams & Seeger 2001, NIPS"
     description = "the softmax kernel through R keys, sampled uniformly, as landmarks"
-    look = line_style("0.6", "--", "+", 6, label="nystrom (m landmarks)")
 
     def landmarks(self, key: np.ndarray, size: int, streams: Streams) -> Landmarks:
         (rng,) = streams.generators
@@ -208,7 +207,6 @@ class WildCat(ThroughLandmarks):
     name = "wildcat"
     reference = "Schroeder & Mackey 2026, arXiv 2602.10056"
     description = "the softmax kernel through R keys as landmarks, by randomly pivoted Cholesky"
-    look = line_style("0.6", "-", "*", 5, label="wildcat (m landmarks)")
 
     def landmarks(self, key: np.ndarray, size: int, streams: Streams) -> Landmarks:
         (rng,) = streams.generators

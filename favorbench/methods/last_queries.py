@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from favorbench.errors import InputError
-from favorbench.methods.base import Shape, line_style
+from favorbench.methods.base import Shape
 from favorbench.methods.block_sparse import InBlocks, Keys, Sparse, SparseSummary
 from favorbench.methods.segments import Groups, zeroed
 from favorbench.methods.summaries import Queries, Tokens
@@ -34,7 +34,6 @@ class PbsAttn(InBlocks):
     name = "pbs-attn"
     reference = "Wang et al. 2025, arXiv 2510.21270"
     description = "keys sorted by weight inside segments, then the blocks with the best mean exactly"
-    look = line_style("C7", "--", "D", 4)
     segment: int = whole(1, 1 << 20, default=256)
     rows: int = whole(1, 64, default=16)
 
@@ -133,7 +132,6 @@ class VerticalSlash(Sparse):
     name = "vertical-slash"
     reference = "Jiang et al. 2024, arXiv 2407.02490"
     description = "exact attention to the keys and the diagonals with most weight for the last queries of a group"
-    look = line_style("C0", ":", "|", 6)
     exact_at_full_size = False
     needs_positions = True
     summary = VerticalSlashKeys

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes, line_style
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
 from favorbench.methods.segments import Segments, segment_bounds
 from favorbench.numerics.arrays import Array, array_namespace, log_softmax, masked, to_backend_of
 from favorbench.numerics.streams import Streams
@@ -33,7 +33,6 @@ class Monarch(Method):
     exact_at_full_size = True
     permutation_invariant = False
     needs_all_rows = True
-    look = line_style("C4", "-", "P", 5)
     steps: int = whole(1, 100, default=1)
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:

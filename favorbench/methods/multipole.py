@@ -12,7 +12,7 @@ from array_api_compat import device
 from favorbench.attention.causal import CHUNK
 from favorbench.errors import ScenarioError
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape, Sizes, line_style
+from favorbench.methods.base import Shape, Sizes
 from favorbench.methods.clusters import (
     Cells,
     CellSummary,
@@ -65,7 +65,6 @@ class Multipole(Centred):
     description = "the nearest clusters' keys exactly, the centroids of all others"
     exact_at_full_size = False
     with_variance = True
-    look = line_style("C3", "-", "o", 4)
     exact: float = between(0, 1, default=0.5)
     points: Points = "random"
     lloyd: int = whole(0, 100, default=0)

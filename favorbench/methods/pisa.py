@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from favorbench.maps.base import claim
-from favorbench.methods.base import Shape, line_style
+from favorbench.methods.base import Shape
 from favorbench.methods.block_sparse import BlockSparse, SharedKeys
 from favorbench.methods.segments import Groups
 from favorbench.methods.summaries import Queries, logits_of
@@ -98,7 +98,6 @@ class Pisa(BlockSparse):
     name = "pisa"
     reference = "Li et al. 2026, arXiv 2602.01077"
     description = "the blocks of keys with the best mean exactly, a Taylor expansion of all others"
-    look = line_style("C3", "--", "P", 5)
     order: int = whole(0, 1, default=0)
     summary = PisaSummary
     convex = claim(lambda self: self.order == 0)

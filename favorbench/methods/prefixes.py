@@ -13,7 +13,7 @@ from favorbench.attention.causal import chunk_multiplications, rows_between
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap
 from favorbench.maps.base import claim
-from favorbench.methods.base import Method, Shape, Sizes, line_style
+from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.features import FromMap
 from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.summaries import (
@@ -337,7 +337,6 @@ class Nothing(KeySummaryMethod):
     causal_safe = True
     convex = True
     permutation_invariant = False
-    look = line_style("0.3", "--", "x", 4)
 
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         for _ in sizes:

@@ -165,7 +165,6 @@ class Thinformer(KeySummaryMethod):
     convex = True
     exact_at_full_size = True
     permutation_invariant = False
-    look = line_style("C7", "-.", "<", 4)
     delta: float = positive(0.5, most=1)
 
     def multiplications(self, shape: Shape, size: int) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from array_api_compat import device
 
 from favorbench.errors import ScenarioError
-from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes, line_style
+from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm, softmax, to_backend_of
 from favorbench.numerics.logsum import (
@@ -149,7 +149,6 @@ class Nystromformer(Method):
     exact_at_full_size = True
     permutation_invariant = False
     needs_all_rows = True
-    look = line_style("C8", "-", "s", 4)
     inverse: Literal["newton", "pinv"] = "newton"
     steps: int = whole(0, 100, default=6)
 
@@ -226,7 +225,6 @@ class Lara(KeySummaryMethod):
     unbiased = True
     permutation_invariant = False
     needs_all_rows = True
-    look = line_style("C9", "--", "v", 4)
 
     def multiplications(self, shape: Shape, size: int) -> float:
         """m (d + d_v) for each query and key, and m^2 d for the proposals."""
