@@ -28,6 +28,11 @@ MASKS = [
     ("window", "x...... xx..... xxx.... xxxx... xxxxx.."),  # aligned at the top left, of five queries on seven keys
     ("causal", "x.... xx... xxx.. xxxx. xxxxx"),
     ("padded", "xxxxx.. xxxxx.. xxxxx.. xxxxx.. xxxxx.."),
+    ("padded and causal", "..... .x... .xx.. .xxx. .xxxx"),
+    ("padded and causal", "xxxxx xxxxx ..x.. ..xx. ..xxx"),  # padding must see something where a softmax is taken
+    ("padded and causal", "x.... xx... xxx.. xxx.. xxx.."),
+    ("other", "xxx.. xx... xxx.. xxx.. xxx.."),
+    ("other", "xx... xx... ..x.. ..xx. ..xxx"),
     ("window", "x.... xx... xxx.. .xxx. ..xxx"),
     ("window", "xx... xxx.. .xxx. ..xxx ...xx"),
     ("window", "x.... .x... ..x.. ...x. ....x"),
@@ -48,7 +53,9 @@ def test_the_kind_of_a_mask_is_read_from_it_alone(kind, drawing):
 def test_items_of_a_batch_may_be_padded_differently_and_finite_terms_are_a_bias():
     seen = torch.ones(2, 1, 4, 4).bool()
     seen[1, ..., 3] = False
-    masks = {"padded": additive(seen, torch.zeros(1)), "bias": torch.full((4, 4), 1e-3), "full": torch.zeros(4, 4)}
+    by_head, none = torch.stack([seen[1, 0], seen[0, 0]]).tril()[None], torch.zeros(1)
+    masks = {"padded": additive(seen, none), "other": additive(by_head, none), "full": torch.zeros(4, 4)}
+    masks |= {"padded and causal": additive(by_head[:, :1], none), "bias": torch.full((4, 4), 1e-3)}
     for kind, mask in masks.items():
         assert kind_of(mask, (4, 4)) == kind
     assert kind_of(None, (4, 4)) == "full"

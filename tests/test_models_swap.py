@@ -382,7 +382,6 @@ CALLS = {  # queries, the mask, and whether its attention can be replaced
     "padded alike in all of a batch": (6, mask_of(1, 1, 1, 8, hidden=(..., slice(5, 8))), True),
     "padded, as many queries as keys": (8, mask_of(2, 1, 1, 8, hidden=(0, ..., slice(5, 8))), True),
     "padded by head": (6, mask_of(1, 2, 1, 8, hidden=(0, 0, 0, slice(5, 8))), False),
-    "padded and causal": (8, (ROWS >= KEYS) & mask_of(2, 1, 1, 8, hidden=(1, ..., slice(5, 8))), False),
     "window": (8, (ROWS >= KEYS) & (ROWS < KEYS + 3), False),
 }
 
@@ -396,6 +395,43 @@ def test_under_any_mask_exact_attention_is_the_models_own_or_refused(call, mode)
         with contextlib.nullcontext() if replaced else pytest.raises(InputError, match="no attention was replaced"):  # noqa: SIM117
             with replace_attention(model := Attention(), method="exact"):
                 assert difference(model(*arguments), own) < TOLERANCE
+
+
+SHIFTED = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0, 0]]).bool()
+MASKS_WITH_PADDING = {  # of three texts: padding before, none, and after; and whether they can be replaced
+    "causal": ((ROWS >= KEYS) & SHIFTED[:, None, None], True),
+    "padding before sees all": (
+        ((ROWS >= KEYS) & SHIFTED[:, None, None]) | (SHIFTED.cumsum(1) == 0)[:, None, :, None], True),
+    "itself": ((ROWS == KEYS).expand(3, 1, 8, 8), False),
+    "two texts in one": (((ROWS >= KEYS) & ((ROWS < 4) == (KEYS < 4))).expand(3, 1, 8, 8), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MASKS_WITH_PADDING)
+def test_causal_attention_with_padding_is_that_of_each_text_alone(case):
+    mask, replaced = MASKS_WITH_PADDING[case]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    x = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    own = attend(x[:, None], x[:, None], x[:, None], mask)[:, 0]
+    with contextlib.nullcontext() if replaced else pytest.raises(InputError, match="no attention was replaced"):
+        with replace_attention(model := Reader(), method="exact"):
+            output = model(x, mask=mask)
+        assert difference(output[SHIFTED], own[SHIFTED]) < TOLERANCE and not output[~SHIFTED].any()
+        with replace_attention(model, "elu", num_projections=4):
+            together = model(x, mask=mask)
+            for i, text in enumerate(x):
+                alone = model(text[SHIFTED[i]][None], mask=(ROWS >= KEYS)[: SHIFTED[i].sum(), : SHIFTED[i].sum()])
+                assert difference(together[i, SHIFTED[i]], alone[0]) < TOLERANCE
+
+
+def test_layers_that_are_replaced_in_some_calls_only_are_said():
+    x = torch.randn(1, 8, 4, dtype=torch.float64)
+    with (
+        pytest.warns(UserWarning, match=r"Reader: replaced in some calls, and exact in others: its mask is 'window'"),
+        replace_attention(model := Reader(), "elu", num_projections=4) as record,
+    ):
+        model(x), model(x, mask=(ROWS >= KEYS) & (ROWS < KEYS + 3))
+    assert record.replaced == 1 and [*record.left] == ["Reader"]
 
 
 class Reader(torch.nn.Module):

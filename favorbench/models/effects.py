@@ -214,7 +214,7 @@ def head_effects(
 
 def _without_padding(call: Call, exact: Tensor) -> Tensor:
     """The exact output of a call, with 0 for padding, as ``estimates`` has it."""
-    if call.kind != "padded":
+    if not call.padded:
         return exact
     return estimates(call, lambda heads: Exact().outputs(heads, 0, ()))
 

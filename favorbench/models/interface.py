@@ -19,7 +19,7 @@ from typing import Any, Literal
 from favorbench.errors import ModelError
 from favorbench.models import torch, transformers
 
-Kind = Literal["full", "causal", "padded", "window", "bias", "other"]
+Kind = Literal["full", "causal", "padded", "padded and causal", "window", "bias", "other"]
 
 
 def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
@@ -27,6 +27,7 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
 
     mask: additive, (..., n, l); entries below half of the lowest number of its type hide a key; None: full. causal:
     query i sees the keys up to i + l - n. padded: each query of an item, in all heads, sees the same keys, but not all.
+    padded and causal: each real token of an item sees the real ones up to itself, padding none but these or all.
     window: keys at some consecutive distances. bias: finite terms are added to logits.
     """
     if mask is None:
@@ -42,6 +43,8 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
         return "causal"
     if bool((seen == seen[..., :1, :1, :]).all()):
         return "padded"
+    if n == length and _is_padded_and_causal(seen):
+        return "padded and causal"
     return "window" if _is_band(seen) else "other"
 
 
@@ -55,6 +58,14 @@ def additive(mask: Any, like: Any) -> Any:
     if mask is None or mask.dtype != torch.bool:
         return mask
     return like.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(like.dtype).min)
+
+
+def _is_padded_and_causal(seen: Any) -> bool:
+    """Of (B, H, n, n): the last query sees all real tokens, also where padding comes before them or after them."""
+    real, n = seen[:, :1, -1], seen.shape[-1]
+    causal = seen.new_ones(n, n).tril() & real[..., None, :]
+    alike = (seen[:, :, -1] == real).all()  # in all heads
+    return bool(alike & ((seen == causal).all(-1) | (seen.all(-1) & ~real)).all())
 
 
 def _is_band(seen: Any) -> bool:
@@ -92,6 +103,16 @@ class Call:
     own: Callable[[], Any]
     group: int = 1
     crosses: bool = False
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees no key after it."""
+        return "causal" in self.kind
+
+    @property
+    def padded(self) -> bool:
+        """Whether some keys, or tokens, are padding."""
+        return "padded" in self.kind
 
 
 #: Computes the output of a call, (B, H, n, d_v).

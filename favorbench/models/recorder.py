@@ -68,6 +68,7 @@ MAX_TOLERANCE = 5e-3
 MASKS = {
     "window": "a query sees the keys at some distances only: capture texts that are no longer than the window",
     "padded": "padding hides keys: give each text separately",
+    "padded and causal": "padding hides keys: give each text separately",
     "bias": "terms are added to the logits (a bias by position)",
     "other": "the mask is neither full nor causal",
 }

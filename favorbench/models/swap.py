@@ -1,6 +1,7 @@
 """Replace the attention of a model without training: in all layers and heads, or in some."""
 
 import contextlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from favorbench.samplers import get_sampler
 Redraw = Literal["call", "layer", "model"]
 REDRAWS = ("call", "layer", "model")
 
-KINDS = ("full", "causal", "padded")
+KINDS = ("full", "causal", "padded", "padded and causal")
 
 
 @dataclass
@@ -56,8 +57,9 @@ def replace_attention(
 ) -> Iterator[Replaced]:
     """Replace the attention of a model within a context.
 
-    Give ``map``, ``method`` or ``recommended``. Only softmax(q k^T) v without a mask, or with a causal or padding mask,
-    is replaced. Other layers are left unchanged and named in ``left``.
+    Give ``map``, ``method`` or ``recommended``. Only softmax(q k^T) v without a mask, or with a causal mask, a padding
+    mask, or both, is replaced. Other layers are left unchanged and named in ``left``; a warning says where a layer is
+    replaced in some calls only.
 
     Parameters
     ----------
@@ -152,7 +154,7 @@ def replace_calls(
 
     keep_padding: padding keeps the model's own output, so that an effect does not count it; otherwise it is 0.
     """
-    record, calls = Replaced(), Counter[int]()
+    record, calls, done = Replaced(), Counter[int](), set[str]()
 
     def attend(call: Call) -> Tensor:
         names = stream_names(redraw, draw, call.index, calls[call.index])
@@ -165,9 +167,10 @@ def replace_calls(
             return call.own()
         if outside := sorted({*(heads or ())} - {*range(call.query.shape[1])}):
             raise InputError(f"`heads` {outside[0]}: {call.name} has heads 0 to {call.query.shape[1] - 1}")
-        own = call.own() if keep_padding and call.kind == "padded" else None
+        own = call.own() if keep_padding and call.padded else None
         output = estimates(call, lambda part: chosen.outputs(part, seed, names), own)
         record.replaced += 1
+        done.add(call.name)
         if heads is None:
             return output
         mixed, selected = call.own().clone(), sorted(heads)
@@ -183,6 +186,9 @@ def replace_calls(
     if not record.replaced:
         reasons = "; ".join(": ".join(item) for item in list(record.left.items())[:3])
         raise InputError(f"no attention was replaced by {chosen.label}: {reasons}")
+    if partly := sorted(done & record.left.keys()):
+        names = f"{partly[0]}{f' and {len(partly) - 1} more' if partly[1:] else ''}"
+        warnings.warn(f"{names}: replaced in some calls, and exact in others: {record.left[partly[0]]}", stacklevel=5)
 
 
 def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> StreamNames:
@@ -202,19 +208,19 @@ def unsupported_reason(call: Call) -> str | None:
 def heads_of(call: Call) -> LayerHeads:
     """The queries, keys and values of a call, with the scaling folded into the queries."""
     query = call.query * (call.scaling * call.query.shape[-1] ** 0.5)
-    return LayerHeads(query, call.key, call.value, call.kind == "causal", group=call.group, layer=call.index)
+    return LayerHeads(query, call.key, call.value, call.causal, group=call.group, layer=call.index)
 
 
 def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor | None = None) -> Tensor:
     """The output (B, H, n, d_v) of a call. Padding is left out: its output is that of ``own``, or 0."""
     heads = heads_of(call)
-    if call.kind != "padded":
+    if not call.padded:
         return outputs(heads)
     output = heads.query.new_zeros(heads.output_shape) if own is None else own.clone()
     for i in range(len(output)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
-        keys = mask.flatten(0, -2).any(dim=0).nonzero()[:, 0]  # some query sees them
-        rows = keys if heads.shape.n == heads.shape.l and not call.crosses else slice(None)
+        keys = mask[0, -1].nonzero()[:, 0]  # the last query sees all that any does
+        rows = keys if call.causal or (heads.shape.n == heads.shape.l and not call.crosses) else slice(None)
         query, key, value = (array[i : i + 1] for array in heads[:3])
         real = heads._replace(query=query[:, :, rows], key=key[:, :, keys], value=value[:, :, keys], group=1)
         output[i : i + 1, :, rows] = outputs(real)
