@@ -277,6 +277,7 @@ def test_the_requested_number_of_samples_is_drawn(model, tokens):
         with replace_attention(model, method=Names(), redraw=redraw):
             hidden(model, tokens), hidden(model, tokens)
     assert [len(set(names[i : i + 4])) for i in (0, 4, 8)] == [1, 2, 4]
+    assert names[8:] == [(0, "call", layer, call) for call in (0, 1) for layer in (0, 1)]
 
 
 def test_only_the_requested_layers_and_heads(model, tokens):
