@@ -261,6 +261,11 @@ def test_a_cost_that_rounds_to_nothing_has_no_sign(value, said):
     assert summary._costs(value, LANGUAGE) == f"costs {said} nats a token"
 
 
+def test_a_small_divergence_keeps_its_digits():
+    """Of three settings, bfloat16 and uniform attention the sentence said 0.000."""
+    assert summary._costs(0.000123, summary.PREDICTION) == "costs a KL of 0.00012 nats"
+
+
 def test_a_causal_model_with_calibrated_maps(folder):
     more = {"maps": ("calibrated:centre:positive",), "calibrate": f"{folder}/text4.txt", "layers": "all,each"}
     studied(folder, "run", "llama", texts=2, draws=1, **more)

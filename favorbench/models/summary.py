@@ -236,7 +236,9 @@ def _costs(value: float, measure: Measure) -> str:
 def _value(value: float, measure: Measure) -> str:
     if not np.isfinite(value):
         return "NaN" if measure is ENCODER else "inf"
-    return f"{1.0 - value:.5f}" if measure is ENCODER else f"{round(value, 3) + 0.0:.3f}"
+    if measure is ENCODER:
+        return f"{1.0 - value:.5f}"
+    return f"{value:.2g}" if measure is PREDICTION else f"{round(value, 3) + 0.0:.3f}"  # a KL is small, and no change
 
 
 class Predictions(NamedTuple):
