@@ -13,6 +13,8 @@ from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench.errors import InputError, ModelError, ScenarioError
+from favorbench.maps import MAPS, get_map
+from favorbench.methods import METHODS
 from favorbench.methods.features import LinearAttention
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import (
@@ -29,6 +31,7 @@ from favorbench.numerics.streams import stream
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
+from tests.definitions import member  # noqa: E402
 
 LENGTH = 24
 TOLERANCE = 4 * np.finfo(float).eps ** 0.5  # of a result of a thousand operations in float64
@@ -441,6 +444,37 @@ class Reader(torch.nn.Module):
     def forward(self, x, memory=None, mask=None):
         query, memory = x[:, None], (x if memory is None else memory)[:, None]
         return torch.nn.functional.scaled_dot_product_attention(query, memory, memory, mask)[:, 0]
+
+
+SPECS = [*(cls.name for cls in METHODS), "sinks(2):positive", "window(4):elu", "sinks(2):window(3):multipole",
+         "top(2):clusters", "uniform"]  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "spec",
+    [*(cls.name for cls in MAPS if cls.name != "poisson"), "poisson(rate=0.5)", "centre:oprf", *SPECS],
+)  # the rate that poisson fits is a constant to a gradient
+def test_gradients_through_replaced_attention_are_right_or_refused(spec, causal):
+    """Fused attention gave its normalisers none, and what NumPy computes none at all: some gradients lacked them."""
+    asked = {"method": spec, "size": 8} if spec in SPECS else {"map": spec, "num_projections": 8}
+    one = member(spec) if spec in SPECS else LinearAttention(get_map(spec))
+    x, w, step = torch.randn(3, 1, 24, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask = torch.ones(24, 24).tril().bool() if causal else None
+    model, point = Reader(), x.clone().requires_grad_()
+
+    def loss(x):
+        with replace_attention(model, **asked):
+            return (model(x, mask=mask) * w).sum()
+
+    if causal and not one.causal_safe:
+        return
+    output = loss(point)
+    with contextlib.nullcontext() if one.arrays != "host" else pytest.raises(ModelError, match="in NumPy"):
+        (gradient,) = torch.autograd.grad(output, point)
+        with torch.no_grad():
+            slope = (loss(x + 1e-6 * step) - loss(x - 1e-6 * step)) / 2e-6
+        assert_allclose((gradient * step).sum(), slope, rtol=1e-4, atol=1e-6)
 
 
 def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_two_inputs():

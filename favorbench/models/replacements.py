@@ -11,7 +11,7 @@ import numpy as np
 from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.attention.problem import exact_multiplications
 from favorbench.baselines import BASELINES, get_baseline
-from favorbench.errors import ScenarioError
+from favorbench.errors import ModelError, ScenarioError
 from favorbench.maps.transforms import calibrations
 from favorbench.methods import AttentionProblem, Method, Shape, get_method, method_attention
 from favorbench.methods.base import cost_of
@@ -199,12 +199,14 @@ class EstimatedAttention(Replacement):
         self, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
     ) -> Tensor:
         """(heads, n, d_v), one head after the other, in NumPy where the method needs it."""
+        given = arrays
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
             arrays = [array.detach().double().cpu().numpy() for array in arrays]
         heads, size = zip(*arrays, generators, strict=True), self.requested_size
-        return torch.stack([
+        output = torch.stack([
             torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in heads
         ])  # fmt: skip
+        return output if arrays is given else _WithoutGradient.apply(output, self.label, *given)
 
     def _batched_output(
         self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
@@ -223,6 +225,19 @@ class EstimatedAttention(Replacement):
                 problem = problem._replace(positions=positions.ravel().numpy())
             (estimate,) = method.estimates(problem, (self.requested_size,), streams)
         return _apart(estimate.output, group, block)
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """The output of what is computed in NumPy: a gradient that lacks it would be wrong, so that there is none."""
+
+    @staticmethod
+    def forward(context: Any, output: Tensor, label: str, *_: Tensor) -> Tensor:
+        context.label = label
+        return output
+
+    @staticmethod
+    def backward(context: Any, *_: Any) -> Any:
+        raise ModelError(f"{context.label} is computed in NumPy, and no gradient passes through it: take another one")
 
 
 def _interleaved(rows: Tensor, group: int, block: int) -> Tensor:

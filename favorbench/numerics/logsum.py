@@ -209,9 +209,13 @@ def weighted_sums(logits: Array, value: Array) -> Accumulator:
 def attention_sums(query: Array, key: Array, value: Array, bias: Array = None) -> Sums:
     """Sum over keys of exp(x.y + bias) [v, 1]; bias, if any, is (n, k) or (..., 1, k).
 
-    torch has it as one operation on a CPU, that of its fused attention, which keeps the log of the normaliser.
+    torch has it as one operation on a CPU, that of its fused attention, which keeps the log of the normaliser, but has
+    no gradient of it.
     """
-    if is_torch_array(query) and query.device.type == "cpu" and query.element_size() > 2 and key.shape == value.shape:
+    fits = (
+        is_torch_array(query) and query.device.type == "cpu" and query.element_size() > 2 and key.shape == value.shape
+    )
+    if fits and not any(part.requires_grad for part in (query, key, value)):
         batch = (part.reshape(-1, 1, *part.shape[-2:]) for part in (query, key, value))  # its output is in this order
         batch = (part if part.stride(-1) == 1 else part.contiguous() for part in batch)  # it reads rows as adjacent
         if bias is not None:
