@@ -206,7 +206,7 @@ class EstimatedAttention(Replacement):
         output = torch.stack([
             torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in heads
         ])  # fmt: skip
-        return output if arrays is given else _WithoutGradient.apply(output, self.label, *given)
+        return output if arrays is given else _without_gradient()(output, self.label, *given)
 
     def _batched_output(
         self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
@@ -227,17 +227,23 @@ class EstimatedAttention(Replacement):
         return _apart(estimate.output, group, block)
 
 
-class _WithoutGradient(torch.autograd.Function):
-    """The output of what is computed in NumPy: a gradient that lacks it would be wrong, so that there is none."""
+@functools.cache
+def _without_gradient() -> Any:
+    """A function of an output that NumPy computed, which refuses gradients: those that lack it would be wrong."""
 
-    @staticmethod
-    def forward(context: Any, output: Tensor, label: str, *_: Tensor) -> Tensor:
-        context.label = label
-        return output
+    class WithoutGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, output: Tensor, label: str, *_: Tensor) -> Tensor:
+            context.label = label
+            return output
 
-    @staticmethod
-    def backward(context: Any, *_: Any) -> Any:
-        raise ModelError(f"{context.label} is computed in NumPy, and no gradient passes through it: take another one")
+        @staticmethod
+        def backward(context: Any, *_: Any) -> Any:
+            raise ModelError(
+                f"{context.label} is computed in NumPy, and no gradient passes through it: take another one"
+            )
+
+    return WithoutGradient.apply
 
 
 def _interleaved(rows: Tensor, group: int, block: int) -> Tensor:
