@@ -175,7 +175,7 @@ def test_two_files_of_one_name_keep_their_folders():
 
 
 @pytest.mark.parametrize(
-    "given", [{"inputs": [np.zeros((3, 4))]}, {"inputs": {"q": np.zeros(3)}}, {"scale": np.ones(2)}]
+    "given", [{"inputs": [np.zeros((3, 4))]}, {"inputs": {"q": np.zeros(3)}}, {"scale": np.ones((2, 2))}]
 )
 def test_arrays_in_a_scenario_are_one_clear_line(given):
     with pytest.raises(ScenarioError) as caught:
