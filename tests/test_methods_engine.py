@@ -4,6 +4,7 @@ clear line for every mistake."""
 import importlib.util
 import json
 import pickle
+import shlex
 import sys
 from pathlib import Path
 
@@ -476,7 +477,7 @@ def test_prefixes_and_parameters_among_maps_are_refused_with_the_right_flag(spec
 def test_commands_about_kernels_name_the_command_that_measures_methods(spec):
     for command in (f"theory '{spec}' iid", f"kernel gaussian --maps 'trig,{spec}'"):
         flag = "--baselines" if spec == "top-keys" else "--methods"
-        assert f"favorbench sweep {flag} {spec} measures its attention" in refused(command)
+        assert f"favorbench sweep {flag} {shlex.quote(spec)} measures its attention" in refused(command)
 
 
 def test_a_baseline_given_as_a_method_is_refused_with_the_right_flag():
