@@ -214,12 +214,13 @@ def test_errors_after_projection_are_summed_over_heads():
 def test_a_scale_that_is_not_the_usual_one_stays():
     """An attention with scaling 0.3 and d = 8 is replaced exactly; and each head has the parameters of it alone."""
     torch = pytest.importorskip("torch")
+    from favorbench.models.interface import Call
     from favorbench.models.replacements import Exact
     from favorbench.models.swap import estimates, heads_of
 
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn((3, 1, 4, 12, 8), generator=generator, dtype=torch.float64)
-    call = SimpleNamespace(query=query, key=key, value=value, scaling=0.3, kind="full", mask=None, index=0, group=1)
+    call = Call(None, "attention", 0, query, key, value, None, "full", 0.3, {}, lambda: None)
     expected = torch.softmax(0.3 * query @ key.mT, dim=-1) @ value
     found = estimates(call, lambda heads: Exact().outputs(heads, 0, ()))
     assert float((found - expected).norm() / expected.norm()) < 1e-12
