@@ -61,7 +61,7 @@ def additive(mask: Any, like: Any) -> Any:
 
 
 def _is_padded_and_causal(seen: Any) -> bool:
-    """Of (B, H, n, n): the last query sees all real tokens, also where padding comes before them or after them."""
+    """Whether a mask (B, H, n, n) hides padding and later keys, and no others. Its last row shows the real tokens."""
     real, n = seen[:, :1, -1], seen.shape[-1]
     causal = seen.new_ones(n, n).tril() & real[..., None, :]
     alike = (seen[:, :, -1] == real).all()  # in all heads
