@@ -35,6 +35,14 @@ def test_every_figure_that_the_axes_allow_is_drawn(monkeypatch):
     assert "error-vs-d" in names(draw_all(rule))
 
 
+def test_sizes_that_follow_d_have_a_panel_each_against_other_axes():
+    """The panel of each pair of d and R was drawn, also of those that were not measured."""
+    draw_all(sweep(small_scenario(num_projections="dlogd", head_dim="4,8", seq_len="16,24"), "run"))
+    data = pd.read_csv("run/figures/error-vs-L.csv")
+    assert {*data["panel"]} == {"d = 4, R = 5", "d = 8, R = 16"}
+    assert all({*rows["seq_len"]} == {16, 24} for _, rows in data.groupby(["panel", "series"]))
+
+
 @pytest.mark.rendered
 def test_each_figure_has_png_svg_and_its_numbers():
     results = sweep(small_scenario(), "run")

@@ -420,7 +420,8 @@ def test_causal_attention_with_padding_is_that_of_each_text_alone(case):
     with contextlib.nullcontext() if replaced else pytest.raises(InputError, match="no attention was replaced"):
         with replace_attention(model := Reader(), method="exact"):
             output = model(x, mask=mask)
-        assert difference(output[SHIFTED], own[SHIFTED]) < TOLERANCE and not output[~SHIFTED].any()
+        assert difference(output[SHIFTED], own[SHIFTED]) < TOLERANCE
+        assert torch.equal(output[~SHIFTED].nan_to_num(), own[~SHIFTED].nan_to_num())
         with replace_attention(model, "elu", num_projections=4):
             together = model(x, mask=mask)
             for i, text in enumerate(x):
@@ -477,6 +478,16 @@ def test_gradients_through_replaced_attention_are_right_or_refused(spec, causal)
         assert_allclose((gradient * step).sum(), slope, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_are_computed_again_for_gradients_are_refused(reentrant):
+    """They would be exact then, and gradients those of another function."""
+    model, x = Reader(), torch.randn(1, 24, 4, requires_grad=True)
+    with replace_attention(model, "elu", num_projections=4):
+        output = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant)
+        with pytest.raises(ModelError, match="Reader is computed again for gradients: call it without checkpoints"):
+            output.sum().backward()
+
+
 def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_two_inputs():
     tokens, memory = torch.randn(2, 2, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mask = mask_of(2, 1, 1, 8, hidden=(..., slice(5, 8)))
@@ -484,11 +495,112 @@ def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_t
         own = Reader()(first, memory=second, mask=mask)
         with replace_attention(model := Reader(), method="exact"):
             output = model(first, memory=second, mask=mask)
-        assert difference(output[:, :5], own[:, :5]) < TOLERANCE
-        if second is memory:
-            assert difference(output, own) < TOLERANCE
-        else:
-            assert not output[:, 5:].any()  # padding
+        assert difference(output, own) < TOLERANCE
+        with replace_attention(model, method="removed"):
+            output = model(first, memory=second, mask=mask)
+        assert not output[:, :5].any()
+        assert torch.equal(output[:, 5:], 0 * own[:, 5:] if second is memory else own[:, 5:])  # padding is the model's
+
+
+def test_parts_that_are_called_one_by_one_have_the_masks_and_numbers_of_the_whole(tokens):
+    """A layer without a mask is causal as the model's own; numbers began anew with each part."""
+    model = llama()
+    with torch.no_grad():
+        states = model.model.embed_tokens(tokens)
+        given = {"position_embeddings": model.model.rotary_emb(states, torch.arange(LENGTH)[None])}
+        _, second = model.model.layers
+        own = second(states, **given)
+        with replace_attention(model, method="exact"):
+            assert difference(second(states, **given), own) < TOLERANCE
+        for layer in (0, 1):
+            with replace_attention(model, method="uniform", layers=[layer]):
+                called = model(tokens, use_cache=False).logits
+            for _ in range(2):
+                with replace_attention(model, method="uniform", layers=[layer]) as record:
+                    forward, again = (model.forward(tokens, use_cache=False).logits for _ in range(2))
+                assert record.replaced == 2 and torch.equal(forward, called) and torch.equal(again, called)
+
+
+def test_layers_have_the_same_numbers_where_texts_are_generated():
+    """An encoder is called once then, and a decoder often."""
+    config = transformers.BartConfig(
+        vocab_size=40, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    model = built(transformers.BartForConditionalGeneration(config))
+    tokens = torch.arange(5, 17)[None]
+    for layer in range(3):  # of the encoder, and the two of the decoder
+        with replace_attention(model, method="uniform", layers=[layer]) as record:
+            model(tokens, decoder_input_ids=tokens)
+            model.generate(tokens, max_new_tokens=4, min_new_tokens=4, use_cache=False)
+            model.generate(tokens, max_new_tokens=4, min_new_tokens=4, use_cache=False)
+        assert record.replaced == (3 if layer == 0 else 9) and record.layers == {0, 1, 2}
+
+
+def test_all_that_torch_repeats_is_repeated():
+    """Queries, keys, values and masks may have 1 where others have more, and any number of axes before the heads."""
+    generator, five = torch.Generator().manual_seed(0), [(2, 5, 4, 8, 4)] * 3
+    real = torch.arange(1, 9) <= torch.tensor([5, 8, 3, 6, 8])[:, None]
+    for shapes, mask, grouped in (
+        ([(1, 4, 6, 4), (3, 4, 8, 4), (3, 4, 8, 4)], None, False),
+        ([(3, 4, 6, 4), (1, 4, 8, 4), (1, 1, 8, 4)], None, False),
+        ([(3, 4, 6, 4), (3, 1, 8, 4), (3, 4, 8, 4)], None, False),
+        ([(3, 1, 6, 4), (3, 4, 8, 4), (4, 8, 4)], None, False),
+        ([(3, 4, 8, 4), (3, 2, 8, 4), (3, 1, 8, 4)], None, True),
+        (five, real[:, None, None], False),
+        (five, real[:1, None, None, None], False),
+        (five, real[:2, None, None, None], False),
+    ):
+        arrays = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+        own = Given()(*arrays, mask, enable_gqa=grouped)
+        for asked, far in (({"method": "exact"}, False), ({"map": "elu", "num_projections": 4}, True)):
+            with replace_attention(model := Given(), **asked):
+                output = model(*arrays, mask, enable_gqa=grouped)
+            assert output.shape == own.shape and (difference(output, own) > CLEAR) == far
+
+
+class Given(torch.nn.Module):
+    """Attention of the queries, keys and values that it is given."""
+
+    def forward(self, *arrays, **keywords):
+        return torch.nn.functional.scaled_dot_product_attention(*arrays, **keywords)
+
+
+def test_masks_of_windows_are_left_by_name():
+    x, mask = torch.randn(2, 5, 4, 8, 4), torch.arange(320).view(5, 1, 8, 8) % 7 > 0
+    with pytest.raises(InputError, match="replaced by exact: Given: its mask is 'other'"):  # noqa: SIM117
+        with replace_attention(model := Given(), method="exact"):
+            assert torch.equal(model(x, x, x, mask), Given()(x, x, x, mask))
+
+
+def test_a_batch_without_items_is_left():
+    with pytest.raises(InputError, match="no attention was replaced by exact: Reader: its batch is empty"):  # noqa: SIM117
+        with replace_attention(model := Reader(), method="exact"):
+            assert model(torch.empty(0, 8, 4)).shape == (0, 8, 4)
+
+
+class WithHidden(torch.nn.Module):
+    """Attention beside a layer of torch whose own is not heard."""
+
+    def __init__(self):
+        super().__init__()
+        self.reader, self.layer = Reader(), torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(self.reader(x))
+
+
+def test_attention_that_hides_its_calls_is_named():
+    """It was left without a word wherever another layer was heard."""
+    x, name = torch.randn(1, 8, 4), "no attention call was found in layer.self_attn: left as in the model"
+    with (
+        pytest.warns(UserWarning, match=name),
+        replace_attention(model := WithHidden().eval(), method="exact") as record,
+    ):
+        model(x)
+    assert record.replaced == 1 and record.left == {"layer.self_attn": "no attention call was found"}
+    with pytest.warns(UserWarning, match=name):
+        assert [layer.name for layer in fb.capture(model, x).layers] == ["reader"]
 
 
 def test_sizes_and_seeds_may_be_numbers_of_numpy():

@@ -9,6 +9,7 @@ import contextlib
 import re
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -84,10 +85,11 @@ class Call:
     query (B, H, n, d), key (B, H, l, d), value (B, H, l, d_v): grouped heads are repeated, rotary positions applied.
     group: the number of adjacent query heads that share a key head.
     module, name: the caller, and its name in named_modules (for the model itself, its class). index: the number of the
-    call in its forward pass, from 0. mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: of the mask.
-    extra: other keywords that may change the mathematics (soft caps, sinks, position biases). own: computes the
-    model's own output, (B, H, n, d_v). crosses: the queries are of other tokens than the keys, also where there are as
-    many of both: as the name of the module says, or two inputs of it that could both be tokens.
+    call, from 0: in the order of a forward pass, or of the first calls where parts are called separately.
+    mask: (B or 1, H or 1, n, l), added to the logits, or None. kind: of the mask. extra: other keywords that may change
+    the mathematics (soft caps, sinks, position biases). own: computes the model's own output, (B, H, n, d_v).
+    crosses: the queries are of other tokens than the keys, also where there are as many of both: as the name of the
+    module says, or two inputs of it that could both be tokens.
     """
 
     module: Any
@@ -128,10 +130,21 @@ class AttentionHook:
         self.implementations = _implementations(model)
         #: Modules whose forward is running, innermost last, and whether two inputs have a batch of as many tokens.
         self.running: list[tuple[Any, bool]] = []
-        self.calls = self.index = 0
-        self.answering = self.entered = False
+        #: Modules that ran, and those in which a call was intercepted.
+        self.ran: set[Any] = set()
+        self.heard: set[Any] = set()
+        #: The number of each call of a module in a pass; in this pass, its calls so far, and all modules that ran.
+        self.numbers: dict[tuple[Any, int], int] = {}
+        self.repeats: Counter[Any] = Counter()
+        self.in_pass: set[Any] = set()
+        self.answering = False
         self._kinds: list[tuple[Any, Kind]] = []
         self._thread = threading.get_ident()
+
+    def unheard(self) -> list[str]:
+        """The names of modules that are called attention and ran, without a call that was intercepted."""
+        silent = [self.names[module] for module in self.ran - self.heard if type(module).__name__.endswith("Attention")]
+        return sorted(name for name in silent if not any(name.startswith(f"{other}.") for other in silent))
 
     def __reduce__(self) -> Any:
         """Refuse copies of the model, and files with it: they would hold the hooks for good."""
@@ -139,14 +152,17 @@ class AttentionHook:
 
     def answer(self, query: Any, key: Any, value: Any, mask: Any, module: Any, **rest: Any) -> Any:
         """Pass a call to the callback and return its output."""
-        if query.shape[1] % key.shape[1]:
-            raise ModelError(f"{query.shape[1]} query heads are not a multiple of {key.shape[1]} key heads")
-        if (times := query.shape[1] // key.shape[1]) > 1:
-            key, value = (array.repeat_interleave(times, 1) for array in (key, value))
+        heads, times = query.shape[1], query.shape[1] // key.shape[1]
+        if heads % key.shape[1] or heads % value.shape[1]:
+            raise ModelError(f"{heads} query heads are not a multiple of {key.shape[1]} key heads")
+        key, value = (a if a.shape[1] == heads else a.repeat_interleave(heads // a.shape[1], 1) for a in (key, value))
         name, kind = self.names.get(module) or type(module).__name__, self._kind(mask, query.shape[-2], key.shape[-2])
         crosses = bool(_CROSS.search(name)) or ("self" not in name.lower() and self.running[-1][1])
-        call = Call(module, name, self.index, query, key, value, mask, kind, group=times, crosses=crosses, **rest)
-        self.calls, self.index, self.answering = self.calls + 1, self.index + 1, True
+        index = self.numbers.setdefault((module, self.repeats[module]), len(self.numbers))
+        call = Call(module, name, index, query, key, value, mask, kind, group=times, crosses=crosses, **rest)
+        self.repeats[module] += 1
+        self.answering = True
+        self.heard.update(running for running, _ in self.running)
         try:
             output = self.attend(call)
         finally:
@@ -173,19 +189,28 @@ class AttentionHook:
         return kind
 
     def enter(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Before a module's forward; the outermost begins a pass. Other threads would compute the model's own."""
+        """Before a module's forward. An outermost one that ran in this pass begins another.
+
+        Other threads would compute the model's own attention.
+        """
         if not self._is_here():
             raise ModelError(f"{type(module).__name__} runs in another thread: replace its attention in that thread")
-        self.entered = True
+        if torch._C._current_graph_task_id() >= 0:  # the mode does not hold in there
+            raise ModelError(f"{type(module).__name__} is computed again for gradients: call it without checkpoints")
+        self.ran.add(module)
         if not self.running or module is self.running[0][0]:  # after an interrupt torch does not call `leave`
-            self.index, self._kinds, self.running = 0, [], []
+            self._kinds, self.running = [], []
+            if module in self.in_pass:
+                self.in_pass.clear()
+                self.repeats.clear()
+        self.in_pass.add(module)
         inputs = {id(given): given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)}
         tokens = Counter(given.shape[:2] for given in inputs.values() if given.ndim == 3 and given.is_floating_point())
         self.running.append((module, max(tokens.values(), default=0) > 1))
 
     def leave(self, *_: Any) -> None:
         """After a module's forward, also if it failed."""
-        if self._is_here():
+        if self._is_here() and self.running:  # `enter` may have refused it
             self.running.pop()
 
     def _is_here(self) -> bool:
@@ -218,13 +243,20 @@ def _answer_functional(
     hook: AttentionHook, own: Callable[[], Any], query: Any, key: Any, value: Any, attn_mask: Any = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """scaled_dot_product_attention of (..., H, n, d): all axes before the heads are one batch."""
+    """scaled_dot_product_attention of (..., H, n, d): all axes before the heads are one batch.
+
+    Axes of length 1 are repeated, as torch does; with enable_gqa, not those of heads.
+    """
+    last, given = 3 if enable_gqa else 2, [query, key, value]
     mask = attn_mask
     if is_causal:  # aligned at the top left, also where there are more keys than queries
         mask = query.new_ones(query.shape[-2], key.shape[-2]).tril().bool()
     mask = additive(mask, query)
+    leading = torch.broadcast_shapes(*(a.shape[:-last] for a in given))
+    query, key, value = (a.expand(*leading, *a.shape[-last:]) for a in given)
     if mask is not None:
-        mask = mask.expand(*query.shape[: max(0, mask.ndim - 3)], *mask.shape[-3:]) if mask.ndim > 3 else mask
+        mask = mask.reshape(*(1,) * (3 - mask.ndim), *mask.shape)
+        mask = mask.expand(*query.shape[:-3], *mask.shape[-3:]) if query.ndim > 4 else mask
         mask = _four_axes(mask)
     output = hook.answer(
         _four_axes(query), _four_axes(key), _four_axes(value), mask, hook.running[-1][0],
@@ -267,6 +299,9 @@ NAME = "favorbench"
 #: Keywords that change the formula of attention; error messages name them.
 CHANGING = ("softcap", "s_aux", "position_bias")
 
+#: Why attention is left that neither transformers' interface nor torch's scaled_dot_product_attention computes.
+HIDDEN = "no attention call was found"
+
 #: Names of modules whose queries are of other tokens than their keys.
 _CROSS = re.compile("cross|encoder_?attn|enc_?dec", re.IGNORECASE)
 
@@ -277,11 +312,12 @@ _LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
-def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
+def intercept_attention(model: Any, attend: Attend) -> Iterator[AttentionHook]:
     """Pass every attention call of a model to ``attend`` within a context; the model is unchanged afterwards.
 
     model: a torch module, of transformers or not. Raises ModelError for compiled and quantised modules, and at the end
-    of the context if no call was intercepted; and inside another such context of this model.
+    of the context if no call was intercepted; and inside another such context of this model. A warning names attention
+    that hides its calls beside others that do not.
     """
     check_plain(model)
     with _LOCK:
@@ -296,7 +332,7 @@ def intercept_attention(model: Any, attend: Attend) -> Iterator[None]:
         _INTERCEPTED.difference_update(modules)
 
 
-def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
+def _intercepted(model: Any, attend: Attend) -> Iterator[AttentionHook]:
     hook = AttentionHook(model, attend)
     handles = [module.register_forward_pre_hook(hook.enter, with_kwargs=True) for module in hook.names]
     handles += [module.register_forward_hook(hook.leave, always_call=True) for module in hook.names]
@@ -305,15 +341,18 @@ def _intercepted(model: Any, attend: Attend) -> Iterator[None]:
         if hook.implementations:
             _redirect(model)
         with _functional_mode(hook):
-            yield
+            yield hook
     finally:
         _HOOKS.set(tuple(other for other in _HOOKS.get() if other is not hook))  # contexts may end in any order
         for handle in handles:
             handle.remove()
         for config, implementation in hook.implementations.values():
             config._attn_implementation_internal = implementation
-    if not hook.calls:
-        raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model, hook.entered)}")
+    if not hook.numbers:
+        raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model, bool(hook.ran))}")
+    if hidden := hook.unheard():
+        more = f" and {len(hidden) - 1} more" if hidden[1:] else ""
+        warnings.warn(f"{type(model).__name__}: {HIDDEN} in {hidden[0]}{more}: left as in the model", stacklevel=2)
 
 
 def observe_attention(model: Any, tokens: Any, look: Callable[[Call, Any], None]) -> None:
@@ -366,35 +405,46 @@ def _mask(*arguments: Any, **keywords: Any) -> Any:
     return eager_mask(*arguments, **keywords | {"allow_is_bidirectional_skip": False})
 
 
-def _attention(module: Any, query: Any, key: Any, value: Any, mask: Any, **keywords: Any) -> tuple[Any, Any]:
-    """Attention as transformers calls it: key, value (B, G, l, d), G divides H; output (B, n, H, d_v), no weights."""
+def _attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **keywords: Any) -> tuple[Any, Any]:
+    """Attention as transformers calls it: key, value (B, G, l, d), G divides H; output (B, n, H, d_v), no weights.
+
+    The names are those of its own functions, as some families pass all by name.
+    """
+    mask = attention_mask
     hook = next((hook for hook in _HOOKS.get() if module in hook.names), None)
-    own = _own_function(module, hook.implementations if hook else {}, keywords)
+    own, fused = _own_function(module, hook.implementations if hook else {}, keywords)
     if hook is None or hook.answering:
-        return own(module, query, key, value, mask, **keywords)
+        return own(module, query, key, value, attention_mask, **keywords)
+    if mask is None and fused and query.shape[2] > 1:
+        told = keywords.get("is_causal")
+        if getattr(module, "is_causal", True) if told is None else told:
+            mask = query.new_ones(query.shape[2], key.shape[2]).tril().bool()
     scaling = keywords.get("scaling")
     output = hook.answer(
         query, key, value, mask if mask is None else additive(mask, query)[..., : key.shape[-2]], module,
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         extra={name: keywords[name] for name in CHANGING if keywords.get(name) is not None},
-        own=lambda: own(module, query, key, value, mask, **keywords)[0].transpose(1, 2),
+        own=lambda: own(module, query, key, value, attention_mask, **keywords)[0].transpose(1, 2),
     )  # fmt: skip
     return output.transpose(1, 2).contiguous(), None
 
 
 def _own_function(
     module: Any, implementations: dict[int, tuple[Any, str | None]], keywords: dict[str, Any]
-) -> Callable[..., Any]:
-    """The model's own attention: torch's fused attention if the model used it, else its family's eager function."""
+) -> tuple[Callable[..., Any], bool]:
+    """The model's own attention: torch's fused attention if the model used it, else its family's eager function.
+
+    And whether it is fused, which without a mask is causal for modules that do not say otherwise.
+    """
     homes = [sys.modules[kind.__module__] for kind in type(module).__mro__ if kind.__module__ in sys.modules]
     _, before = implementations.get(id(getattr(module, "config", None)), (None, None))
     if before == "sdpa" and keywords.get("softcap") is None:
         for home in homes:
             if hasattr(home, "ALL_ATTENTION_FUNCTIONS"):
-                return home.ALL_ATTENTION_FUNCTIONS["sdpa"]
+                return home.ALL_ATTENTION_FUNCTIONS["sdpa"], True
     for home in homes:
         if hasattr(home, "eager_attention_forward"):
-            return home.eager_attention_forward
+            return home.eager_attention_forward, False
     raise ModelError(f"{type(module).__name__} has no eager_attention_forward to compare with")
 
 

@@ -254,7 +254,7 @@ class MeasuredModel:
             return reference
         redraw, seed, draw = self.scenario.redraw, self.scenario.seed, measurement.draw
         chosen = self.calibrated(replacement)
-        with replace_calls(self.model, chosen, layers, None, redraw, seed, draw, keep_padding=True):
+        with replace_calls(self.model, chosen, layers, None, redraw, seed, draw):
             return run(self.model, tokens)
 
     def _head_errors(self, measurement: PlannedRow, reference: Reference) -> dict[str, list[Any]]:

@@ -12,7 +12,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method
 from favorbench.methods.features import LinearAttention
-from favorbench.models.interface import Call, intercept_attention, visible
+from favorbench.models.interface import HIDDEN, Call, intercept_attention, visible
 from favorbench.models.recommended import ByHead, by_head, heads_by_layer
 from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, StreamNames, Tensor, replacement
 from favorbench.numerics.arrays import of_python
@@ -59,7 +59,7 @@ def replace_attention(
 
     Give ``map``, ``method`` or ``recommended``. Only softmax(q k^T) v without a mask, or with a causal mask, a padding
     mask, or both, is replaced. Other layers are left unchanged and named in ``left``; a warning says where a layer is
-    replaced in some calls only.
+    replaced in some calls only, and which attention hides its calls (nn.MultiheadAttention does).
 
     Parameters
     ----------
@@ -148,12 +148,9 @@ def replace_attention(
 @contextlib.contextmanager
 def replace_calls(
     model: Any, chosen: Replacement, layers: Collection[int] | None, heads: Collection[int] | None, redraw: str,
-    seed: int, draw: int, keep_padding: bool = False,
+    seed: int, draw: int,
 ) -> Iterator[Replaced]:  # fmt: skip
-    """Compute the attention calls of a model with a replacement. Raises InputError if nothing was replaced.
-
-    keep_padding: padding keeps the model's own output, so that an effect does not count it; otherwise it is 0.
-    """
+    """Compute the attention calls of a model with a replacement. Raises InputError if nothing was replaced."""
     record, calls, done = Replaced(), Counter[int](), set[str]()
 
     def attend(call: Call) -> Tensor:
@@ -167,8 +164,7 @@ def replace_calls(
             return call.own()
         if outside := sorted({*(heads or ())} - {*range(call.query.shape[1])}):
             raise InputError(f"`heads` {outside[0]}: {call.name} has heads 0 to {call.query.shape[1] - 1}")
-        own = call.own() if keep_padding and call.padded else None
-        output = estimates(call, lambda part: chosen.outputs(part, seed, names), own)
+        output = estimates(call, lambda part: chosen.outputs(part, seed, names))
         record.replaced += 1
         done.add(call.name)
         if heads is None:
@@ -177,8 +173,9 @@ def replace_calls(
         mixed[:, selected] = output[:, selected]
         return mixed
 
-    with intercept_attention(model, attend):
+    with intercept_attention(model, attend) as hook:
         yield record
+    record.left.update(dict.fromkeys(hook.unheard(), HIDDEN))
     for name, given in (("`layers`", {*(layers or ())}), (f"{chosen.label}: layers", {*chosen.needed_layers})):
         if missing := ", ".join(map(str, sorted(given - record.layers))):
             count = len(record.layers)
@@ -198,6 +195,8 @@ def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> StreamNam
 
 def unsupported_reason(call: Call) -> str | None:
     """Explain why an attention call cannot be replaced; None for softmax(q k^T) v under a supported mask."""
+    if not len(call.query):
+        return "its batch is empty"
     if call.extra:
         return f"{', '.join(sorted(call.extra))} changes the weights"
     if call.kind == "causal" and call.query.shape[2] != call.key.shape[2]:
@@ -211,12 +210,15 @@ def heads_of(call: Call) -> LayerHeads:
     return LayerHeads(query, call.key, call.value, call.causal, group=call.group, layer=call.index)
 
 
-def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor | None = None) -> Tensor:
-    """The output (B, H, n, d_v) of a call. Padding is left out: its output is that of ``own``, or 0."""
+def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor]) -> Tensor:
+    """The output (B, H, n, d_v) of a call.
+
+    Padding is left out and keeps the model's own output; so does any query whose key is hidden, which looks the same.
+    """
     heads = heads_of(call)
     if not call.padded:
         return outputs(heads)
-    output = heads.query.new_zeros(heads.output_shape) if own is None else own.clone()
+    output = call.own().clone()
     for i in range(len(output)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
         keys = mask[0, -1].nonzero()[:, 0]  # the last query sees all that any does

@@ -121,14 +121,15 @@ def against_axes(results: RunData, metric: str) -> list[style.Chart]:
 
 def _against(results: RunData, metric: str, axis: str) -> list[style.Chart]:
     name, label, together = AXES[axis]
-    estimators, size = compared(results.summary), size_axis(results)
-    common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
-    sizes = [common[i] for i in sorted({0, (len(common) - 1) // 2, len(common) - 1})] if common else [None]
-    series = "label" if estimators["sampler"].nunique() > 1 else "estimator"
-    panels = []
+    size, panels, columns = size_axis(results), [], 1
+    series = "label" if compared(results.summary)["sampler"].nunique() > 1 else "estimator"
     for title, cell in cells(results, drop=together):
-        if cell[axis].nunique() < 2:  # L and d that differ between inputs make no curve
+        estimators = compared(cell)
+        if estimators[axis].nunique() < 2:  # L and d that differ between inputs make no curve
             continue
+        common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
+        sizes = [common[i] for i in sorted({0, (len(common) - 1) // 2, len(common) - 1})] if common else [None]
+        columns = max(columns, len(sizes))
         for chosen in sizes:  # None: R follows d (dlogd), all in one panel
             rows = cell if chosen is None else cell[cell["num_projections"].isna() | (cell[size] == chosen)]
             words = "R = int(d ln d)" if chosen is None else at_size(results, chosen)
@@ -138,7 +139,7 @@ def _against(results: RunData, metric: str, axis: str) -> list[style.Chart]:
                 joined, group, curves.assign(series=curves[series].astype(str)), rows[rows["kind"] == "baseline"]
             ))  # fmt: skip
     title = f"Error against {label}"
-    return [_chart(results, metric, name, title, axis, label, panels, len(sizes))] if panels else []
+    return [_chart(results, metric, name, title, axis, label, panels, columns)] if panels else []
 
 
 def _chart(
