@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,6 +44,15 @@ def test_arrays_are_the_file_that_savez_writes_of_them(rng, leading, dtype):
     assert without_a_name.trials.equals(renamed(of_file.trials, "arrays"))
     arrays[2] = np.nextafter(arrays[2], dtype(np.inf))  # the control: other values are other inputs
     assert Arrays.of("mine", arrays).digest() != get_input("mine.npz").digest()
+
+
+def test_arrays_in_bfloat16_are_their_numbers(rng):
+    """Of JAX, in a type of ml_dtypes. The bits of files were expected, so that 0.3 was 0."""
+    arrays = [array.astype(ml_dtypes.bfloat16) for array in some(rng, 3)]
+    results = fb.sweep("quick", inputs={"mine": tuple(arrays)}, out="narrow", **QUICK)
+    same = fb.sweep("quick", inputs={"mine": tuple(a.astype(np.float32) for a in arrays)}, out="wide", **QUICK)
+    exact, wide = (run.trials.query("estimator == 'uniform'") for run in (results, same))  # draws are of the digest
+    assert exact.equals(wide) and (exact["mse"] > 0.01).all()
 
 
 def test_a_file_is_written_as_numpy_does(rng):

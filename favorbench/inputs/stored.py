@@ -46,7 +46,9 @@ class Stored:
             values = np.array(self.source[index], order="C")  # BLAS rounds by memory order
         else:
             values = self.source.read(self.shape, np.dtype(self.numpy_type), index)
-        return (values.astype(np.uint32) << 16).view(np.float32) if self.type == "bfloat16" else values
+        if self.type != "bfloat16":
+            return values
+        return (values.astype(np.uint32) << 16).view(np.float32) if values.dtype == np.uint16 else values.astype(float)
 
     def whole(self) -> np.ndarray:
         """Read the whole array."""
