@@ -453,7 +453,7 @@ def _by_means_of_like(method, query, key, at, size, longest):
 def _by_antidiagonals(method, query, key, at, size, longest):
     """Tile by tile; what a tile lacks of queries or keys counts as 0."""
     block, blocks = _blocks_in_a_row(method, key, size)
-    stride = math.gcd(method.stride, block, longest)
+    stride = math.gcd(method.stride, block)
     logits = query @ key.T
     scores = np.zeros(len(blocks))
     for top in range(0, len(query), stride):

@@ -1,5 +1,6 @@
 """Two runs compared: which rows are the same, every mark, every format, and what cannot be compared."""
 
+import itertools
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -131,6 +132,16 @@ def test_new_inputs_for_each_size_are_paired_where_the_sizes_are_the_same(base):
     assert pairs["uniform"] == 48 and pairs["best-rank"] == 16
     other = sweep(small_scenario(trials=16, redraw="R", num_projections="8,20"), "other")
     assert not comparison(one, other).paired and not comparison(one, base).paired
+
+
+def test_estimators_whose_sizes_are_counted_differently_are_refused():
+    """At equal cost there are more centroids than at equal features: clusters were better than themselves."""
+    asked = {"methods": "clusters", "num_projections": "8,20"}
+    runs = [sweep(small_scenario(**asked, budget=kind), kind) for kind in ("projections", "features", "cost")]
+    for old, new in itertools.combinations(runs, 2):
+        with pytest.raises(ScenarioError, match="the runs count sizes differently"):
+            comparison(old, new, "clusters,clusters")
+    assert {row.mark for row in comparison(runs[1], runs[1], "clusters,clusters").rows} == {"="}
 
 
 def test_two_estimators_of_one_run(base):

@@ -13,6 +13,7 @@ from favorbench.methods import METHODS, AttentionProblem
 from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.shared_cells import SharedCells
 from favorbench.methods.summaries import Queries, Tokens
+from favorbench.numerics import logsum
 from favorbench.numerics.logsum import quotient
 from favorbench.numerics.streams import Streams
 from tests.definitions import attention_of, error, inside, member
@@ -196,6 +197,17 @@ def test_an_answer_is_linear_in_the_unit_of_the_values(spec):
     for unit in (2.0**-20, 2.0**20):
         plain, scaled = (fb.method_attention(query, key, scale * value, member(spec), size=16) for scale in (1.0, unit))
         assert_allclose(scaled, unit * plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("spec", SPECS)
+def test_an_answer_does_not_depend_on_how_many_queries_are_computed_at_once(spec, causal, monkeypatch):
+    """More heads leave memory for fewer. `xattention` scored the last ones in other tiles then."""
+    question = problem(3, 150, 150, causal=causal and member(spec).causal_safe)
+    (whole,) = answers(spec, question, (40,))
+    monkeypatch.setattr(logsum, "tile_elements", lambda like: 4000)
+    (parts,) = answers(spec, question, (40,))
+    assert_allclose(parts.output, whole.output, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("spec", [method.name for method in METHODS if method.arrays == "host"])

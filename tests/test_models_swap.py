@@ -478,6 +478,16 @@ def test_gradients_through_replaced_attention_are_right_or_refused(spec, causal)
         assert_allclose((gradient * step).sum(), slope, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["indices", "block_indices"])
+def test_attention_that_chooses_keys_by_itself_is_refused(tokens, name):
+    """As in DeepSeek-V3.2 and MiniMax-M3, whose choice is not in the mask: it was lost."""
+    model = llama()
+    model(tokens, use_cache=False, **{name: torch.arange(3)})  # passed on to the function of its attention
+    with pytest.raises(ModelError, match="LlamaAttention chooses keys by itself: it cannot be captured or"):  # noqa: SIM117
+        with replace_attention(model, method="exact"):
+            model(tokens, use_cache=False, **{name: torch.arange(3)})
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_layers_that_are_computed_again_for_gradients_are_refused(reentrant):
     """They would be exact then, and gradients those of another function."""
@@ -571,6 +581,16 @@ def test_masks_of_windows_are_left_by_name():
     with pytest.raises(InputError, match="replaced by exact: Given: its mask is 'other'"):  # noqa: SIM117
         with replace_attention(model := Given(), method="exact"):
             assert torch.equal(model(x, x, x, mask), Given()(x, x, x, mask))
+
+
+def test_a_text_of_padding_alone_is_left():
+    x, mask = torch.randn(3, 8, 4), SHIFTED[:, None, None] & (torch.arange(3) < 2)[:, None, None, None]
+    for causal in (False, True):
+        seen = mask & (ROWS >= KEYS) if causal else mask
+        own = Reader()(x, mask=seen)
+        with replace_attention(model := Reader(), method="uniform"):
+            output = model(x, mask=seen)
+        assert torch.equal(output[2].nan_to_num(), own[2].nan_to_num()) and difference(output[:2], own[:2]) > CLEAR
 
 
 def test_a_batch_without_items_is_left():

@@ -207,7 +207,7 @@ def test_a_certificate_of_a_model_names_its_texts():
     found = SimpleNamespace(confidence=0.95, decisions=[SimpleNamespace(points=points, candidates=3)])
     model = SimpleNamespace(texts=18, files=4, length=24, chosen_on=6, draws="texts", of_one_file=3)
     said = _model_certified(found, model)
-    assert "further texts like these (18 texts of 24 tokens from 4 files), each with a new draw" in said
+    assert "further texts like these (18 texts of 24 tokens from 4 files in equal parts), each with a new draw" in said
     assert "up to 3 texts of one file count as independent; settings per head were chosen on 6 of them, and" in said
     assert "With 95 % confidence every verdict" in said and "the 5 % are shared equally among the 3 candidates" in said
     model.chosen_on, model.files, model.texts, model.of_one_file = 0, 1, 9, 9

@@ -696,6 +696,15 @@ def uneven(): return built(transformers.ViTModel), [*images(), torch.zeros(2, 3,
 
 def pairs():
     return built(transformers.ViTForImageClassification), [torch.cat([one["pixel_values"] for one in images(4)])]
+class Shifting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.vision = built(transformers.ViTModel)
+    def forward(self, x):
+        x += 0.5
+        return self.vision(x)
+def shifting(): return Shifting().eval(), [one["pixel_values"] for one in images(4)]
+def shifted(): return built(transformers.ViTModel), [one["pixel_values"] + 0.5 for one in images(4)]
 def words():
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -810,6 +819,19 @@ def test_errors_of_heads_are_those_of_all_items_of_a_batch(module):
     parts = [np.concatenate([part[layer].numpy() for layer in (0, 1)], axis=1) for part in drawn]
     expected = np.mean([np.einsum("bhnd,bhnd->h", part, error) ** 2 / 2 for part in parts], axis=0)
     assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_a_module_may_change_its_input(module):
+    """Each call began with what the one before had left, so that effects were those of the input, too."""
+    module("vision", VISION)
+    effects = []
+    for name in ("shifting", "shifted"):
+        printed(f"model vision:{name} --maps none --methods clusters -R 4 --draws 2 -q --out {name}")
+        effects.append(measurements(name).set_index("estimator")["embedding_loss"])
+        heads = fb.capture(*(getattr(importlib.import_module("vision"), name)()))
+        effects.append(heads.query)
+    assert_allclose(effects[0], effects[2], rtol=1e-2, atol=1e-4)
+    assert np.array_equal(effects[1], effects[3])
 
 
 def test_the_effect_of_a_replacement_does_not_count_padding(module):

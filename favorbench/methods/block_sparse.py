@@ -287,7 +287,8 @@ class XAttention(Scored):
     """The score of a block is its attention weight, estimated from sums along antidiagonals.
 
     Logits of a tile of ``stride`` queries and as many keys are replaced by the mean of those on its antidiagonal; the
-    score is the sum over the tiles of a block of their softmax along the keys. Smaller blocks have a smaller stride.
+    score is the sum over the tiles of a block of their softmax along the keys. Smaller blocks have a smaller stride,
+    and the last tile of a group may have fewer queries.
     Xu et al. 2025 ("XAttention"), arXiv 2503.16428, with a given number of blocks in place of its threshold.
     """
 
@@ -298,9 +299,11 @@ class XAttention(Scored):
 
     def scores(self, groups: Groups, keys: Keys) -> Array:
         xp, (longest, d) = array_namespace(groups.query), groups.query.shape[-2:]
-        stride = math.gcd(self.stride, keys.block, longest)
+        stride = math.gcd(self.stride, keys.block)
         rows, columns = (~segments.padding[:, ::stride] for segments in (groups.segments, keys.segments))
         query = zeroed(groups.query, ~groups.segments.padding[..., None])
+        if missing := -longest % stride:
+            query = xp.concat([query, *[xp.zeros_like(query[..., :1, :])] * missing], axis=-2)
         query = xp.flip(xp.reshape(query, (*query.shape[:-2], -1, stride, d)), axis=-2)
         query = xp.reshape(query, (*query.shape[:-2], stride * d))
         key = xp.reshape(keys.rows, (*keys.rows.shape[:-2], 1, -1, stride * d))
@@ -311,8 +314,9 @@ class XAttention(Scored):
     def choice_multiplications(self, shape: Shape, size: int) -> float:
         """A stride-th of the logits."""
         (groups, rows), block = self.groups_of(shape.n), self.block_of(size)
-        pairs = groups * rows * -(-shape.l // block) * block
-        return float(pairs * shape.d) / math.gcd(self.stride, block, rows)
+        stride = math.gcd(self.stride, block)
+        pairs = groups * -(-rows // stride) * -(-shape.l // block) * block
+        return float(pairs * shape.d)
 
 
 @dataclass(frozen=True)

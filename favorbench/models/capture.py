@@ -277,7 +277,8 @@ def _like(parameter: Any, value: Any) -> Any:
 
 
 def _call(model: Any, given: Any) -> Any:
-    """Call the model with a mapping of keywords, a tuple of arguments, or one argument."""
+    """Call the model with a mapping of keywords, a tuple of arguments, or one argument, in copies: it may change them."""
+    given = _mapped(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, given)
     if isinstance(given, Mapping):
         return model(**given)
     return model(*given) if isinstance(given, tuple) else model(given)

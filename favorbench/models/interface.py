@@ -299,6 +299,9 @@ NAME = "favorbench"
 #: Keywords that change the formula of attention; error messages name them.
 CHANGING = ("softcap", "s_aux", "position_bias")
 
+#: Keywords that say which keys are attended. Families that choose keys leave their mask without that choice then.
+CHOOSING = ("indices", "block_indices")
+
 #: Why attention is left that neither transformers' interface nor torch's scaled_dot_product_attention computes.
 HIDDEN = "no attention call was found"
 
@@ -415,6 +418,8 @@ def _attention(module: Any, query: Any, key: Any, value: Any, attention_mask: An
     own, fused = _own_function(module, hook.implementations if hook else {}, keywords)
     if hook is None or hook.answering:
         return own(module, query, key, value, attention_mask, **keywords)
+    if any(keywords.get(name) is not None for name in CHOOSING):
+        raise ModelError(f"{type(module).__name__} chooses keys by itself: it cannot be captured or replaced")
     if mask is None and fused and query.shape[2] > 1:
         told = keywords.get("is_causal")
         if getattr(module, "is_causal", True) if told is None else told:

@@ -164,7 +164,8 @@ def replace_calls(
             return call.own()
         if outside := sorted({*(heads or ())} - {*range(call.query.shape[1])}):
             raise InputError(f"`heads` {outside[0]}: {call.name} has heads 0 to {call.query.shape[1] - 1}")
-        output = estimates(call, lambda part: chosen.outputs(part, seed, names))
+        own = call.own() if call.padded else None
+        output = estimates(call, lambda part: chosen.outputs(part, seed, names), own)
         record.replaced += 1
         done.add(call.name)
         if heads is None:
@@ -210,18 +211,20 @@ def heads_of(call: Call) -> LayerHeads:
     return LayerHeads(query, call.key, call.value, call.causal, group=call.group, layer=call.index)
 
 
-def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor]) -> Tensor:
+def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor | None = None) -> Tensor:
     """The output (B, H, n, d_v) of a call.
 
-    Padding is left out and keeps the model's own output; so does any query whose key is hidden, which looks the same.
+    Padding is left out: its output is that of ``own``, or 0. So is any query whose key is hidden, which looks the same.
     """
     heads = heads_of(call)
     if not call.padded:
         return outputs(heads)
-    output = call.own().clone()
+    output = heads.query.new_zeros(heads.output_shape) if own is None else own.clone()
     for i in range(len(output)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
         keys = mask[0, -1].nonzero()[:, 0]  # the last query sees all that any does
+        if not len(keys):  # all padding
+            continue
         rows = keys if call.causal or (heads.shape.n == heads.shape.l and not call.crosses) else slice(None)
         query, key, value = (array[i : i + 1] for array in heads[:3])
         real = heads._replace(query=query[:, :, rows], key=key[:, :, keys], value=value[:, :, keys], group=1)

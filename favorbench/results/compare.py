@@ -178,7 +178,7 @@ def comparison(
     axis, names = "num_projections", None
     if estimators is not None:
         names, axis = _two_estimators(estimators, old, new), size_axis(old)
-        if size_axis(new) != axis:
+        if new.scenario.budget != old.scenario.budget:
             raise ScenarioError("`estimators`: the runs count sizes differently (`budget`), so none are equal")
     return _compared((old, new), names, axis, metric, factor, alpha)
 
