@@ -200,8 +200,9 @@ def test_workers_use_the_module_that_was_imported(module):
     assert isinstance(error, ScenarioError) and re.search(r"changing_module:mine.*has changed since", str(error))
 
 
-def test_a_run_is_resumed_where_it_was_moved_to(monkeypatch):
-    """With or without its inputs it is the same run: files are known by their contents."""
+@pytest.mark.parametrize("name", ["mine.npz", "other.npz"])
+def test_a_run_is_resumed_where_it_was_moved_to(monkeypatch, name):
+    """With or without its inputs, also under other names, it is the same run: files are known by their contents."""
     Path("data").mkdir()
     write("data/mine.npz", 0)
     here = KEYS | {"inputs": "data/mine.npz"}
@@ -211,15 +212,27 @@ def test_a_run_is_resumed_where_it_was_moved_to(monkeypatch):
     assert fb.load("run").manifest["draws_done"] == 3
     Path("elsewhere").mkdir()
     shutil.move("run", "elsewhere/another-name")
-    shutil.move("data/mine.npz", "elsewhere/mine.npz")
+    shutil.move("data/mine.npz", f"elsewhere/{name}")
     shutil.rmtree("data")
     assert len(fb.load("elsewhere/another-name").trials)  # to read it, its inputs are not needed
     monkeypatch.chdir("elsewhere")
-    there = here | {"inputs": "mine.npz"}
+    there = here | {"inputs": name}
     began = []
     moved = fb.sweep(there, "another-name", progress=lambda done, total: began.append(done))
     assert began[0] == 3
     same_rows(moved.trials, whole)
-    write("mine.npz", 1)
+    write(name, 1)
     with pytest.raises(StoreError, match="holds another run"):
         fb.sweep(there, "another-name")
+
+
+def test_files_of_one_name_are_the_same_inputs_by_any_path():
+    """Those of the first part of a run: there were four inputs, each with half of the draws."""
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        write(f"{folder}/mine.npz", ord(folder))
+    asked = KEYS | {"inputs": "a/mine.npz,b/mine.npz"}
+    with pytest.raises(KeyboardInterrupt):
+        fb.sweep(asked, "run", progress=stop_after(3))
+    resumed = fb.sweep(asked | {"inputs": f"{Path('a/mine.npz').resolve()},./b/mine.npz"}, "run")
+    same_rows(resumed.trials, fb.sweep(asked, "whole").trials)

@@ -9,7 +9,7 @@ results/<name>/figures/
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, Self
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 from typing_extensions import TypedDict
 
-from favorbench.engine.columns import COLUMNS, ESTIMATOR
+from favorbench.engine.columns import COLUMNS, ESTIMATOR, Row
 from favorbench.engine.plan import Plan
 from favorbench.engine.provenance import VERSION, provenance
 from favorbench.engine.rows import (
@@ -33,7 +33,7 @@ from favorbench.engine.rows import (
     read_rows,
 )
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
-from favorbench.engine.study import digest_of
+from favorbench.engine.study import digest_of, labels_of
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import shortened, shown
@@ -125,6 +125,8 @@ class Store(RowStore):
         super().__init__(path, MANIFEST, schema(effect), KEY, plan.study.digest)
         self.plan, self.scenario = plan, plan.study.scenario
         self._manifest: dict[str, Any] = {}
+        #: By the name of each input here, that in the rows of the run: a file may have been renamed or moved since.
+        self._names: dict[str, str] = {}
         self.machines: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -152,6 +154,10 @@ class Store(RowStore):
             stored[[draw for draw in failed_draws(failures(parts)) if draw < len(stored)]] = False
         return stored
 
+    def append(self, rows: Iterable[Row]) -> None:
+        """Add rows and failures, with the names that inputs have in the run."""
+        super().append(row | {"input": self._names.get(row["input"], row["input"])} for row in rows)
+
     @property
     def complete(self) -> bool:
         """Whether the manifest says that all draws are there."""
@@ -177,7 +183,9 @@ class Store(RowStore):
         if self.manifest_file.exists():
             manifest = read_manifest(self.path)
             if (manifest["digest"], manifest["favorbench"]) == (identity, VERSION):
-                read_scenario(self.path)  # refuses one that was changed
+                inputs = self.plan.study.inputs
+                there = labels_of(read_scenario(self.path).inputs, [source.law for source in inputs.values()])
+                self._names = dict(zip(inputs, there, strict=True))
                 return manifest
             if part_paths(self.path / "trials"):  # else no draw of it was saved
                 raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")

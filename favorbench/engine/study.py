@@ -136,7 +136,7 @@ class Study:
         laws = cast(Names, scenario.inputs).members
         inputs = {
             name: _named_input(spec, law)
-            for name, spec, law in zip(_labels(scenario.inputs, laws), scenario.inputs, laws, strict=True)
+            for name, spec, law in zip(labels_of(scenario.inputs, laws), scenario.inputs, laws, strict=True)
         }
         calibration = None
         if (spec := scenario.calibrate) is not None:
@@ -286,7 +286,7 @@ def _named_input(spec: str, law: InputSource) -> NamedInput:
     return NamedInput(str(law.digest()) if isinstance(law, Fixed) and spec not in SHIPPED else spec, law)
 
 
-def _labels(specs: Sequence[str], laws: Sequence[InputSource]) -> list[str]:
+def labels_of(specs: Sequence[str], laws: Sequence[InputSource]) -> list[str]:
     """The name of each input in rows: a file without folders, unless two share that name."""
     short = [Path(spec).name if isinstance(law, Fixed) else spec for spec, law in zip(specs, laws, strict=True)]
     return [name if short.count(name) == 1 else spec for name, spec in zip(short, specs, strict=True)]

@@ -277,7 +277,7 @@ def _like(parameter: Any, value: Any) -> Any:
 
 
 def _call(model: Any, given: Any) -> Any:
-    """Call the model with a mapping of keywords, a tuple of arguments, or one argument, in copies: it may change them."""
+    """Call the model with copies, which it may change, of a mapping of keywords, a tuple, or one argument."""
     given = _mapped(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, given)
     if isinstance(given, Mapping):
         return model(**given)
