@@ -92,6 +92,19 @@ def test_a_map_without_r_wins_without_r():
     assert re.search(r"without an R: .*taylor \(15 features\)", sentence)
 
 
+def test_a_map_without_r_wins_at_a_budget_only_within_it():
+    """taylor has 45 features here, and was called the best at 16."""
+    won = {}
+    for kind, sizes in {"projections": "16", "features": "16", "cost": "16", "many": "64"}.items():
+        budget = "features" if kind == "many" else kind
+        asked = {"maps": "positive,taylor", "num_projections": sizes, "head_dim": 8, "scale": 0.3, "budget": budget}
+        said = findings.sentences(sweep(small_scenario(**asked), kind))
+        (won[kind],) = re.findall(r"At [^.]*? (\S+) has the least error", " ".join(said))
+    assert {kind: name.partition("/")[0] for kind, name in won.items()} == {
+        "projections": "taylor", "features": "positive", "cost": "positive", "many": "taylor"
+    }  # fmt: skip
+
+
 def test_a_star_says_that_the_printed_value_is_worse_than_the_printed_one_of_uniform():
     results = sweep(small_scenario(maps=MIXED, trials=9, scale="0.3,1,2", head_dim="4,8"), "run")
     for metric in ("mse", "relative_error", "relative_l1", "max_abs_error", "skill", "cosine"):

@@ -204,7 +204,7 @@ def capture(
     heads: Annotated[str | None, option(TEXTS, "Only these heads of each layer, e.g. 0,3.")] = None,
     last: Annotated[
         int | None,
-        option(TEXTS, "Causal layers: keep only this many last queries, and the keys before them.", min=1),
+        option(TEXTS, "Causal layers: keep only this many last queries, and the keys before all of them.", min=1),
     ] = None,
     dtype: Annotated[str, option(OUTPUT, "Precision of the file: float32, float16 or bfloat16.")] = "float32",
     gradients: Annotated[
@@ -223,8 +223,8 @@ def capture(
 ) -> None:
     """Write a model's queries, keys and values to a file.
 
-    The file is for recommend and for --inputs. Each layer is checked: exact attention of the written arrays must give
-    the output of the model's own attention.
+    The file is for recommend and for --inputs. Each layer is checked: exact attention of its queries, keys and values
+    must give the output of the model's own attention.
     """
     from favorbench import console
     from favorbench.console.studies import capture_section

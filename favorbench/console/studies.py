@@ -223,6 +223,8 @@ def capture_section(captured: "Captured", path: Path, command: str) -> Section:
         "check: the model's own output minus softmax(q k^T / sqrt(d)) v of the captured rows in float64, as a share of "
         "a head's largest entry, and what rounding can explain; of the head that comes closest to it."
     )
+    if meta["last"]:
+        note += f" It is of all keys that a query sees; the file is without the {meta['last']} newest."
     texts = ", ".join(text["name"] for text in meta["texts"])
     return Section(f"{meta['model']} on {texts}", rows, note, [*sentences, f"next: {command}"], labels=2)
 

@@ -57,7 +57,8 @@ def capture(
     layers, heads
         Numbers of the layers and heads to keep, by default all. Layers are numbered in the order of their calls.
     last
-        Keep only this many queries of causal layers, the last ones, and the keys before them.
+        Keep only this many queries of causal layers, the last ones, and the keys before all of them: not the model's
+        own attention, in which queries see the keys among the last ones, too.
     dtype
         The precision of the stored arrays: "float32", "float16" or "bfloat16".
     gradients

@@ -32,18 +32,15 @@ ROWS = 256  # positions in a batch of sampled predictions
 KEPT_VALUES = 20
 
 
-def objective(
-    output: Any, draws: int, last: int | None, rng: np.random.Generator
-) -> tuple[str, Tensor, Iterator[Tensor]]:
+def objective(output: Any, draws: int, rng: np.random.Generator) -> tuple[str, Tensor, Iterator[Tensor]]:
     """The unit of the effect, the part of a model's output to differentiate, and a direction in it for each draw.
 
     The part is the next token if there are logits, else the mean of the last hidden state. The next draw may overwrite
-    a direction. last: the number of positions that depend on the captured queries; None: all. Raises ModelError for
-    other outputs.
+    a direction. Raises ModelError for other outputs.
     """
     logits, hidden = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
     if logits is not None and logits.ndim in (2, 3):
-        positions = 1 if logits.ndim == 2 else last or logits.shape[1]
+        positions = 1 if logits.ndim == 2 else logits.shape[1]
         unit = "nats per token" if logits.ndim == 3 else "nats"
         rows = logits.flatten(0, -2)
         return unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng)
@@ -76,9 +73,8 @@ def _sampled(logits: Tensor, draws: int, factor: float, rng: np.random.Generator
 
 
 def gradient_draws(
-    model: Any, forward: Callable[[], Any], layers: Collection[int], draws: int, rng: np.random.Generator,
-    last: int | None = None,
-) -> tuple[str, Iterator[dict[int, Tensor]]]:  # fmt: skip
+    model: Any, forward: Callable[[], Any], layers: Collection[int], draws: int, rng: np.random.Generator
+) -> tuple[str, Iterator[dict[int, Tensor]]]:
     """The unit of the effect, and for each draw the gradients with respect to outputs of layers (B, H, n, d_v)."""
     probes: dict[int, Tensor] = {}
 
@@ -90,7 +86,7 @@ def gradient_draws(
         return output
 
     with torch.inference_mode(False), _frozen(model), torch.enable_grad(), intercept_attention(model, attend):
-        unit, result, directions = objective(forward(), draws, last, rng)
+        unit, result, directions = objective(forward(), draws, rng)
     if not result.requires_grad:
         raise ModelError("`gradients`: no gradient of the model's output reaches its heads: leave `gradients` out")
     inputs = list(probes.values())
@@ -128,14 +124,14 @@ class GradientRecorder:
         if not self.scales:
             self._check_size(model, count * runs * draws)
         rng = stream(0, "gradients", run.sha256)
-        self.unit, gradients = gradient_draws(model, run.forward, kept, draws, rng, choice.last)
+        self.unit, gradients = gradient_draws(model, run.forward, kept, draws, rng)
         scales, first = np.ones((count, draws), np.float32), sum(map(len, self.scales))
         for draw, by_layer in enumerate(gradients):
             progress(draw)
             place = 0
             for gradient in by_layer.values():
                 heads = list(choice.heads or range(gradient.shape[1]))
-                rows = gradient[:, heads, -(choice.last or 0) :].flatten(0, 1).float().cpu().numpy()
+                rows = gradient[:, heads].flatten(0, 1).float().cpu().numpy()
                 here = slice(place, place := place + len(rows))
                 size = np.abs(rows).max(axis=(1, 2))
                 scales[here, draw] = np.where(size > 0, size, 1.0)
@@ -153,14 +149,14 @@ class GradientRecorder:
         """Report the size of all gradients before any is computed. Raises ScenarioError if it is too large."""
         recorder = self.recorder
         assert recorder.shape is not None
-        rows = recorder.choice.last or recorder.shape.n
+        rows = recorder.shape.n
         size = 2.0 * count * rows * recorder.shape.d_v
         arrays = f"{count} gradients of {rows} x {recorder.shape.d_v} numbers"
         folder = Path(self.spool.folder)
         if 2 * size > (free := shutil.disk_usage(folder).free):
             raise ScenarioError(
                 f"{arrays} need {format_bytes(2 * size)} in {folder} while they are written, and {format_bytes(free)} "
-                "are free: use fewer `gradients`, `layers` or `heads`, or `last`"
+                "are free: use fewer `gradients`, `layers` or `heads`"
             )
         check_backward_memory(model, recorder.shape.batch, recorder.shape.n)
         if self.notice:

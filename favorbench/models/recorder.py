@@ -48,6 +48,11 @@ class Choice:
         for name in ("last", "gradients"):
             if (number := getattr(self, name)) is not None:
                 check_whole(f"`{name}`", number, 1, 1 << 40)
+        if self.last and self.gradients:
+            raise ScenarioError(
+                "`gradients` with `last`: the last queries on the keys before them are not the model's own attention, "
+                "so their errors predict no effect: leave one of them out"
+            )
 
 
 #: Queries of a head that are checked, spread evenly. A wrong mask, factor or group shows in nearly all.

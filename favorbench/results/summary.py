@@ -14,6 +14,7 @@ from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, ESTIMATOR, Failed, Labels, describe_cell
 from favorbench.engine.scenario import Scenario
+from favorbench.engine.study import budget_of
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, PREFIXES
 from favorbench.methods.prefixes import Nothing
@@ -194,8 +195,20 @@ def value_dims(results: RunData) -> dict[str, int]:
 
 def exact_cost(results: RunData, row: Any) -> float:
     """The multiplications of exact attention on the head of a row."""
+    return exact_multiplications(_shape_of(results, row))
+
+
+def _shape_of(results: RunData, row: Any) -> Shape:
     d_v: int = value_dims(results).get(row["input"]) or row["head_dim"]
-    return exact_multiplications(Shape(row["query_len"], row["seq_len"], row["head_dim"], d_v, row["causal"] == "yes"))
+    return Shape(row["query_len"], row["seq_len"], row["head_dim"], d_v, row["causal"] == "yes")
+
+
+def keeps_to(results: RunData, row: Any, size: int) -> bool:
+    """Whether an estimator without a size has no more features, or multiplications, than the budget of a size."""
+    kind = results.scenario.budget
+    if kind == "features":
+        return bool(row["num_features"] <= size)
+    return kind != "cost" or bool(row["multiplications"] <= budget_of(size, _shape_of(results, row)))
 
 
 def cost_share(results: RunData, row: Any) -> float:

@@ -23,6 +23,7 @@ from favorbench.results.summary import (
     cells_of,
     cost_share,
     is_oracle,
+    keeps_to,
     marked_name,
 )
 from favorbench.sections import Section
@@ -237,9 +238,17 @@ def with_size(results: RunData, row: Labels) -> str:
 
 
 def at_largest_size(results: RunData, rows: pd.DataFrame, of: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The rows with the largest size of these, or of others, and those without a size."""
-    axis = size_axis(results)
-    return rows[(rows[axis] == (rows if of is None else of)[axis].max()) | rows[axis].isna()]
+    """The rows with the largest size of these, or of others, and those without a size: baselines, and what keeps to it.
+
+    A map such as ``taylor`` has its own number of features, which may be far beyond a budget.
+    """
+    sizes = rows[size_axis(results)]
+    largest = (rows if of is None else of)[sizes.name].max()
+    free = sizes.isna() & (rows["kind"] != "baseline")
+    if pd.notna(largest) and free.any():
+        beyond = [not keeps_to(results, row, int(largest)) for _, row in rows[free].iterrows()]
+        rows = rows.drop(index=rows.index[free][beyond])
+    return rows[(rows[sizes.name] == largest) | rows[sizes.name].isna()]
 
 
 def draws_in_words(n: pd.Series) -> str:
