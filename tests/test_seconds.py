@@ -19,6 +19,7 @@ from favorbench.run import sweep
 from favorbench.studies.speed import calls
 from tests.command_line import check_refused, refused, run
 from tests.conftest import small_scenario
+from tests.test_calibration import heads_file
 from tests.test_heads import head_file, of_heads
 
 ASKED = []
@@ -71,6 +72,18 @@ def test_every_estimator_at_every_size_has_its_seconds(changes):
     assert ((found["low"] > 0) & (found["low"] <= found["seconds"]) & (found["seconds"] <= found["high"])).all()
     for _, cell in by_cell(read_seconds(Path("run"))):
         assert exact_seconds(cell) == cell[cell["estimator"].isin(["exact", "exact, torch SDPA"])]["seconds"].min() > 0
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_calibrated_maps_are_timed_as_the_calibration_of_the_run_fits_them(backend, rng):
+    pytest.importorskip(backend)
+    heads_file("test.npz", rng), heads_file("other.npz", rng)
+    specs = {"maps": "calibrated:centre:oprf,positive", "methods": "sinks(2):calibrated:aderf-sderf,clusters"}
+    files = {"inputs": "test.npz", "calibrate": "other.npz", "seq_len": None, "head_dim": None}
+    sweep(small_scenario(**files, **specs, samplers="iid", backend=backend, dtype="float64,float32"), "run")
+    timings = timed("run").rows
+    assert {*specs["maps"].split(","), *specs["methods"].split(",")} < set(timings["estimator"])
+    assert (timings["seconds"] > 0).all()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

@@ -17,6 +17,7 @@ import numpy as np
 from favorbench.attention.exact import softmax_attention
 from favorbench.attention.linear import linear_attention, sample_omega
 from favorbench.attention.problem import AttentionProblem
+from favorbench.engine.calibration import calibrated
 from favorbench.engine.columns import CELL, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Draw, Plan, plan
@@ -28,7 +29,7 @@ from favorbench.maps import Sample
 from favorbench.methods import Method, method_attention
 from favorbench.methods.features import LinearAttention
 from favorbench.methods.function import Function
-from favorbench.numerics.arrays import Array
+from favorbench.numerics.arrays import Array, to_backend_of
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
@@ -133,7 +134,8 @@ def seconds_interval(times: Sequence[float]) -> tuple[float, float, float]:
 def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> Seconds:
     """Time exact attention and the estimators of a run, interleaved, each on the first head of its population.
 
-    All query rows, on one core or one GPU; projections are drawn before. Bounds among the baselines are left out.
+    All query rows, on one core or one GPU; projections are drawn and calibrated maps fitted before. Bounds among the
+    baselines are left out.
     Raises StoreError if the inputs or modules of the run are missing, EstimatorError if a user's estimator fails.
     """
     study, draws = _opened(run)
@@ -145,7 +147,7 @@ def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> S
             query, key, value = study.inputs[draw.input].law.draw(rng, draw.head)
             scaled = (query * draw.scale, key * draw.scale, value * study.scenario.value_scale)
             arrays = on_backend(scaled, backend, draw.dtype)
-            for estimator, call in _calls(study, draw):
+            for estimator, call in _calls(study, draw, arrays[0]):
                 calls[number, estimator] = functools.partial(_in_precision, backend, draw.dtype, call, arrays)
         seconds = interleaved(calls, repeats, backend, progress)
     rows = [
@@ -187,15 +189,19 @@ def _in_precision(backend: Backend, dtype: str, call: Call, arrays: Sequence[Arr
         return call(*arrays)
 
 
-def _calls(study: Study, draw: Draw) -> Iterator[tuple[tuple[str | int | None, ...], Call]]:
-    """Exact attention, and every estimator but oracles among baselines, at every size, with the columns ESTIMATOR."""
+def _calls(study: Study, draw: Draw, like: Array) -> Iterator[tuple[tuple[str | int | None, ...], Call]]:
+    """Exact attention, and every estimator but oracles among baselines, at every size, with the columns ESTIMATOR.
+
+    like: has the type and device of parameters that are fitted to the calibration.
+    """
     causal = study.scenario.causal
     for name, call in calls_of_exact(study.backend, causal):
         yield ("exact", name, None, None), call
     for estimator in study.estimators:
         if estimator.kind == "baseline" and estimator.method.oracle:
             continue
+        method = calibrated(study, estimator.method, [draw], lambda hosts: to_backend_of(hosts[0], like))
         for size in distinct_sizes(study.sizes_of(estimator, draw.sizes, draw.head)):
-            shown = size if estimator.method.every_size else None
-            call = call_of(estimator.method, size, draw.head.head_dim, study.backend, draw.dtype, causal)
+            shown = size if method.every_size else None
+            call = call_of(method, size, draw.head.head_dim, study.backend, draw.dtype, causal)
             yield (estimator.kind, estimator.name, estimator.sampler, shown), call
