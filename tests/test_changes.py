@@ -102,7 +102,9 @@ def test_deterministic_functions_are_measured_once():
         for paired in (True, False):
             (change,) = judged([Errors(fixed, ratio * fixed, paired, never_close)], FACTOR, ALPHA)
             assert change.verdict == verdict and change.p_value == 1.0
-    assert judged([Errors(fixed[:1], 1.2 * fixed[:1], True, never_close)], FACTOR, ALPHA)[0].verdict == UNDECIDED
+    one = Errors(fixed[:1], 1.2 * fixed[:1], True, never_close)
+    for declared, verdict in ((False, UNDECIDED), (True, WORSE)):
+        assert judged([one._replace(declared=declared)], FACTOR, ALPHA)[0].verdict == verdict
 
 
 @pytest.mark.parametrize("paired", [True, False])

@@ -11,10 +11,13 @@ import pytest
 
 import favorbench as fb
 from favorbench import statistics
+from favorbench.baselines import BASELINES
 from favorbench.errors import ScenarioError
+from favorbench.methods import METHODS, PREFIXES
 from favorbench.results.compare import _geometric_mean, close_errors, comparison, comparison_sections, junit
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.results.figures.ranking import ratios
+from favorbench.results.summary import is_random
 from favorbench.run import sweep
 from tests.command_line import check_refused, in_a_process, run, succeeded
 from tests.conftest import change_manifest, random_heads, small_scenario
@@ -251,6 +254,40 @@ def test_other_values_and_declared_versions_are_not_compared(base):
     found = comparison(base, declared)
     assert marks(found, "clusters") == {"x"} and marks(found, "positive") == {"="}
     assert "another version of clusters is declared (1 / 2)" in {row.reason for row in found.rows}
+
+
+def test_one_trial_decides_where_nothing_is_declared_to_be_random(module):
+    """Of our own estimators on a file; two trials decide for a function."""
+    np.savez("heads.npz", **random_heads(np.random.default_rng(1), 2, 24, 4))
+    module("fixed", MODULE + "mine.random = False\n")
+    module("named", "from favorbench.methods.clusters import Clusters\nclass Named(Clusters):\n    name = 'monarch'\n")
+    scenario = {
+        "maps": "none", "methods": "monarch,clusters,window(4):nothing,fixed:mine", "num_projections": 8,
+        "baselines": "uniform", "inputs": "heads.npz",
+    }  # fmt: skip
+    ours = {"monarch", "window(4):nothing", "uniform"}
+
+    def worse(name, **changes):
+        results = fb.sweep(scenario | changes, name)
+        other = results._replace(trials=results.trials.assign(mse=4.0 * results.trials["mse"]))
+        found = comparison(results, other)
+        return {row.new_estimator for row in found.rows if row.mark == "+"}, " ".join(sentences(found))
+
+    found, said = worse("one", trials=1)
+    assert found == ours and ", 2 where nothing is random." in said
+    assert worse("two", trials=2)[0] == {*ours, "mine"}
+    assert not worse("drawn", trials=1, inputs="gaussian", seq_len=24, head_dim=4)[0]
+    assert not worse("some-rows", trials=1, methods="window(4):nothing", query_rows=5)[0]
+    assert worse("named", trials=1, methods="named:Named,window(4):nothing")[0] == ours - {"monarch"}
+
+
+def test_the_name_of_an_estimator_says_whether_it_declares_randomness():
+    specs = [member.name for member in METHODS] + ["sinks(1):window(2):pisa(order=1)", "window(2):positive"]
+    specs += [f"{prefix.prefix}(2):{name}" for prefix in PREFIXES for name in ("nothing", "clusters")]
+    declared = {spec: fb.get_method(spec).random for spec in specs}
+    declared |= {member.name: fb.get_baseline(member.name).random for member in BASELINES}
+    assert {name: is_random(name) for name in declared} == declared
+    assert is_random("mine:monarch") and is_random("positive / iid")
 
 
 def test_a_function_declares_its_version(module):

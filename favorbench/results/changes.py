@@ -26,17 +26,19 @@ class Errors(NamedTuple):
     """The errors of one row, each of shape (draws,).
 
     paired: both on the same draws, in the same order. close: which of them differ by no more than rounding.
+    declared: nothing is said to be random, so that one draw suffices.
     """
 
     old: np.ndarray
     new: np.ndarray
     paired: bool
     close: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    declared: bool = False
 
     @property
     def fixed(self) -> bool:
         """Whether nothing is random: every draw gave the same error."""
-        return all(len(x) > 1 and bool(np.all(x == x[0])) for x in (self.old, self.new))
+        return all((self.declared or len(x) > 1) and bool(np.all(x == x[0])) for x in (self.old, self.new))
 
     def ratios(self) -> LogRatios:
         """new / old."""

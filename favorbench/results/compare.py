@@ -32,7 +32,7 @@ from favorbench.results.changes import (
     on_other_problems,
 )
 from favorbench.results.heads import check_metric
-from favorbench.results.summary import ROUNDING, RunData, estimator_names
+from favorbench.results.summary import ROUNDING, RunData, estimator_names, is_random
 from favorbench.results.tables import rounding_level, size_axis
 from favorbench.sections import Section, Sections, to_html
 from favorbench.statistics import fewest_draws, median_interval
@@ -192,7 +192,7 @@ def _compared(
         before, after = at_all_sizes(before, after), at_all_sizes(after, before)
     elsewhere, only_old, only_new = on_other_problems(before, after)
     paired = _same_draws(*runs)
-    reasons, errors = _comparable(runs, before, after, metric, paired, bool(names))
+    reasons, errors = _comparable(runs, before, after, metric, paired, names)
     reasons |= elsewhere
     if not errors:
         sides = names or tuple(str(run.path) for run in runs)
@@ -219,20 +219,23 @@ def _same_draws(old: RunData, new: RunData) -> bool:
 
 def _comparable(
     runs: tuple[RunData, RunData], before: dict[Key, Draws], after: dict[Key, Draws], metric: str, paired: bool,
-    other_estimator: bool,
+    names: tuple[str, str] | None,
 ) -> tuple[dict[Key, str], dict[Key, Errors]]:  # fmt: skip
     """For the rows that both runs have: why some are not comparable, and the errors of the others."""
     reasons, errors = {}, {}
     level = max(rounding_level(runs[0].trials, metric), rounding_level(runs[1].trials, metric))
     for key in filter(after.__contains__, before):
         sides, shared = (before[key], after[key]), [draw for draw in before[key] if draw in after[key]]
-        version = "" if other_estimator else _other_version(runs, key)
+        version = "" if names else _other_version(runs, key)
         if reason := _other_inputs(runs, key) or "no draw is in both" * (paired and not shared) or version:
             reasons[key] = reason
         else:
             ours, theirs = (np.array([side[draw] for draw in (shared if paired else side)]) for side in sides)
             dtype = str(key.cell[CELL.index("dtype")])
-            errors[key] = Errors(ours, theirs, paired, partial(close_errors, metric=metric, level=level, dtype=dtype))
+            close = partial(close_errors, metric=metric, level=level, dtype=dtype)
+            both = zip(runs, names or (key.estimator, key.estimator), strict=True)
+            fixed = not any(_may_be_random(run, name, key) for run, name in both)
+            errors[key] = Errors(ours, theirs, paired, close, declared=fixed)
     return reasons, errors
 
 
@@ -242,6 +245,15 @@ def _other_inputs(runs: Sequence[RunData], key: Key) -> str:
     files: list[Any] = [run.manifest.get("input_files", []) for run in runs]
     old, new = (next((str(file.get("sha256", "")) for file in of if file["input"] == name), "") for of in files)
     return "" if old == new else f"other q, k, v in {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
+
+
+def _may_be_random(run: RunData, name: str, key: Key) -> bool:
+    """Whether the draws of a row may differ, for all that the run says: not of some of our estimators on a file."""
+    files: Any = run.manifest.get("input_files", [])
+    cell = dict(zip(CELL, key.cell, strict=True))
+    fixed = cell["query_rows"] == cell["query_len"] and cell["input"] in {file["input"] for file in files}
+    ours = name in (*run.scenario.methods, *run.scenario.baselines)  # a user's is module:name there
+    return is_random(name) or not (fixed and ours)
 
 
 def _other_version(runs: Sequence[RunData], key: Key) -> str:
@@ -350,8 +362,9 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
         kept = f" of {comparable} rows, those with finite errors above 0" if mean.rows < comparable else " rows"
         said.append(f"Geometric mean of new / old over {mean.rows}{kept}: {format_ratio(mean.ratio)}{interval}.")
     frame, needed = runs.frame(), fewest_draws(runs.tested, 1.0 - runs.alpha)
-    if runs.paired and frame.loc[frame["verdict"] == UNDECIDED, "pairs"].max() < needed:
-        said.append(f"So few draws cannot tell {counted(runs.tested, 'row')} apart: use {needed} trials or more.")
+    if runs.paired and (most := frame.loc[frame["verdict"] == UNDECIDED, "pairs"].max()) < needed:
+        trials = f"{needed} trials or more{', 2 where nothing is random' if most == 1 else ''}"
+        said.append(f"So few draws cannot tell {counted(runs.tested, 'row')} apart: use {trials}.")
     old, new, pairs = (
         " to ".join(dict.fromkeys(f"{counts:g}" for counts in (frame[name].min(), frame[name].max())))
         for name in ("n_old", "n_new", "pairs")

@@ -33,6 +33,10 @@ POPULATION = [axis for axis in CELL if axis != "head"]
 _ORACLE_BASELINES = {b.name for b in BASELINES if b.oracle is True}
 _ORACLE_PREFIXES = {p.prefix for p in PREFIXES if p.oracle is True}
 
+#: Names of methods and baselines that draw nothing, and of prefixes, which add no randomness.
+_NOT_RANDOM = {member.name for member in (*METHODS, Nothing, *BASELINES) if member.random is False}
+_PREFIXES = {p.prefix for p in PREFIXES}
+
 #: Names of registered members; other members are a user's.
 REGISTERED = {member.name for family in (MAPS, (*METHODS, Nothing), BASELINES, SAMPLERS) for member in family}
 
@@ -180,6 +184,12 @@ def is_oracle(name: object) -> bool:
     """Whether the estimator of this name looks at every pair of a query and a key; a user's ``mine:top`` may not."""
     parts = _parts(name)
     return parts[-1] in _ORACLE_BASELINES or not _ORACLE_PREFIXES.isdisjoint(parts[:-1])
+
+
+def is_random(name: str) -> bool:
+    """Whether a registered method or baseline draws random numbers; any other estimator may."""
+    *prefixes, inside = _parts(name)
+    return inside not in _NOT_RANDOM or not _PREFIXES.issuperset(prefixes)
 
 
 def _parts(name: object) -> list[str]:
