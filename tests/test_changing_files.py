@@ -15,11 +15,11 @@ from numpy.testing import assert_array_equal
 import favorbench as fb
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import as_scenario
-from favorbench.engine.study import Study
+from favorbench.engine.study import Study, labels_of
 from favorbench.engine.tasks import TaskBundle, load_bundle, run_items
 from favorbench.engine.trial import run_draws
 from favorbench.errors import InputError, ScenarioError, StoreError
-from favorbench.inputs import File
+from favorbench.inputs import File, get_input
 from favorbench.inputs.stored import open_contents
 from tests.command_line import python
 from tests.conftest import random_heads, same_rows, stop_after
@@ -236,3 +236,18 @@ def test_files_of_one_name_are_the_same_inputs_by_any_path():
         fb.sweep(asked, "run", progress=stop_after(3))
     resumed = fb.sweep(asked | {"inputs": f"{Path('a/mine.npz').resolve()},./b/mine.npz"}, "run")
     same_rows(resumed.trials, fb.sweep(asked, "whole").trials)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["x/a/mine.npz", "/y/b/mine.npz"], ["a/mine.npz", "b/mine.npz"]),
+        (["/x/a/mine.npz", "/y/a/mine.npz", "/y/other.npz"], ["x/a/mine.npz", "y/a/mine.npz", "other.npz"]),
+        (["mine.npz", "../mine.npz"], ["mine.npz", "../mine.npz"]),
+        (["/mine.npz", "/x/mine.npz", "gaussian"], ["/mine.npz", "x/mine.npz", "gaussian"]),
+    ],
+)
+def test_files_of_one_name_are_called_by_the_folders_that_tell_them_apart(paths, names):
+    """Whole paths were cut to the name where a page is made to be sent: it showed two inputs as one."""
+    laws = [get_input("gaussian") if path == "gaussian" else object.__new__(File) for path in paths]
+    assert labels_of(paths, laws) == names

@@ -287,9 +287,15 @@ def _named_input(spec: str, law: InputSource) -> NamedInput:
 
 
 def labels_of(specs: Sequence[str], laws: Sequence[InputSource]) -> list[str]:
-    """The name of each input in rows: a file without folders, unless two share that name."""
-    short = [Path(spec).name if isinstance(law, Fixed) else spec for spec, law in zip(specs, laws, strict=True)]
-    return [name if short.count(name) == 1 else spec for name, spec in zip(short, specs, strict=True)]
+    """The name of each input in rows: a file with no more folders than tell it from others of its name."""
+    paths = [Path(spec).parts if isinstance(law, Fixed) else (spec,) for spec, law in zip(specs, laws, strict=True)]
+
+    def label(path: tuple[str, ...]) -> str:
+        ends = (path[-count:] for count in range(1, len(path)))
+        own = next((end for end in ends if sum(other[-len(end) :] == end for other in paths) == 1), path)
+        return str(Path(*own))
+
+    return [label(path) for path in paths]
 
 
 def _source_digests(scenario: Scenario) -> dict[str, str | None]:
