@@ -120,6 +120,35 @@ def test_a_part_of_the_tokens_has_no_effect(run):
         out="part",
     )
     assert part.trials["effect"].isna().all() and heads.summed_effects(part) == []
+    for asked in (part.table, part.ranking, lambda metric: part.plot("effect", metric=metric)):
+        with pytest.raises(fb.ScenarioError, match="`metric` effect: it was not measured in part: it needs gradients"):
+            asked(metric="effect")
+
+
+def test_cells_without_an_effect_are_left_out_and_named(run):
+    """Scale 0.5 is not the attention of the model: beside it, scale 1 is shown as it is alone."""
+    asked = {"inputs": "heads.npz", "maps": "positive", "samplers": "iid", "num_projections": 2, "trials": 2}
+    both, alone = (fb.sweep(**asked, scale=scale, out=out) for scale, out in (([0.5, 1], "both"), (1, "alone")))
+    assert both.trials["effect"].isna().equals(both.trials["scale"] == 0.5)
+    sections_of = (
+        lambda run: run.table(metric="effect"),
+        lambda run: run.table(metric="effect", over="heads"),
+        lambda run: run.table(metric="effect", heads="L0H1@a"),
+        lambda run: run.ranking("effect"),
+    )
+    for shown in sections_of:
+        *sections, note = shown(both)
+        expected = [(section.title, section.rows) for section in shown(alone)]
+        assert [(section.title, section.rows) for section in sections] == expected
+        assert note.note.startswith("effect was not measured on heads.npz, scale 0.5, L = 16, d = 8: it needs ")
+    pooled = both.table("estimator,R", "effect")
+    assert pooled.rows == alone.table("estimator,R", "effect").rows and pooled.title.endswith("pooled over head")
+    assert "not measured on heads.npz, scale 0.5" in pooled.note
+    printed("plot", "both", "--metric", "effect", "--out", "figures", "-q")
+    assert np.isfinite(pd.read_csv("figures/heads.csv")["ratio"]).all()
+    assert not Path("figures/error-vs-scale.csv").exists()
+    assert comparison(both, both, metric="effect").verdicts == {"same bits": 80, "not comparable": 80}
+    assert comparison(both, estimators="uniform,positive", metric="effect").count("x") == 16
 
 
 def test_without_an_effect_there_is_no_map(run):

@@ -10,6 +10,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL
 from favorbench.formats import format_value
+from favorbench.metrics import EFFECT
 from favorbench.results.summary import RunData, estimator_names, own_draws
 from favorbench.results.tables import sized
 from favorbench.statistics import Interval, LogRatios, holm, paired_ratios, unpaired_ratios
@@ -162,7 +163,10 @@ class Key(NamedTuple):
 
 
 def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key, Draws]:
-    """The errors of each row, by draw: all rows of a run, or those of one estimator without its name."""
+    """The errors of each row, by draw: all rows of a run, or those of one estimator without its name.
+
+    A row without the metric has none: where it was measured, an effect is not NaN.
+    """
     trials = sized(run, axis).trials.assign(estimator=estimator_names(run.trials), nth=own_draws(run, run.trials))
     if name is not None:
         trials = trials[trials["estimator"] == name].assign(estimator="")
@@ -172,7 +176,7 @@ def measured(run: RunData, axis: str, metric: str, name: str | None) -> dict[Key
     groups: Any = trials.set_index(["trial", "nth"]).groupby(by, sort=False, dropna=False)[metric]
     for (*cell, estimator, size), values in groups:
         key = Key(tuple(cell), str(estimator), None if pd.isna(size) else int(size))
-        errors[key] = values.to_dict()
+        errors[key] = (values.dropna() if metric == EFFECT else values).to_dict()
     return errors
 
 

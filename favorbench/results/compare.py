@@ -31,7 +31,7 @@ from favorbench.results.changes import (
     measured,
     on_other_problems,
 )
-from favorbench.results.heads import check_metric
+from favorbench.results.heads import EFFECT_NEEDS, check_metric
 from favorbench.results.summary import ROUNDING, RunData, estimator_names, is_random
 from favorbench.results.tables import rounding_level, size_axis
 from favorbench.sections import Section, Sections, to_html
@@ -159,10 +159,10 @@ def comparison(
     """Compare two runs row by row: the same cell, estimator and size. ``results.changes`` has the rule of the verdicts.
 
     Draws are paired where seed and plan make draw i the same in both. Rows are not comparable where q, k, v differ
-    (SHA-256), where a cell has another L, d, number of query rows or dtype, and where an estimator declares another
-    ``version``. estimators: "positive orthogonal,clusters": the first of ``old`` against the second of ``new``, at
-    equal sizes; of one run, where ``new`` is left out. Raises ScenarioError for a metric that is not an error, numbers
-    out of range, an unknown estimator, and where nothing can be compared.
+    (SHA-256), where a cell has another L, d, number of query rows or dtype, where an estimator declares another
+    ``version``, and where an effect was not measured. estimators: "positive orthogonal,clusters": the first of ``old``
+    against the second of ``new``, at equal sizes; of one run, where ``new`` is left out. Raises ScenarioError for a
+    metric that is not an error, numbers out of range, an unknown estimator, and where nothing can be compared.
     """
     if metric not in COMPARABLE:
         raise ScenarioError(
@@ -227,7 +227,9 @@ def _comparable(
     for key in filter(after.__contains__, before):
         sides, shared = (before[key], after[key]), [draw for draw in before[key] if draw in after[key]]
         version = "" if names else _other_version(runs, key)
-        if reason := _other_inputs(runs, key) or "no draw is in both" * (paired and not shared) or version:
+        missing = "" if all(sides) else f"{metric} was not measured, {EFFECT_NEEDS}"
+        unpaired = "no draw is in both" * (paired and not shared)
+        if reason := _other_inputs(runs, key) or missing or unpaired or version:
             reasons[key] = reason
         else:
             ours, theirs = (np.array([side[draw] for draw in (shared if paired else side)]) for side in sides)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
-from favorbench.engine.columns import CELL, ESTIMATOR
+from favorbench.engine.columns import CELL, ESTIMATOR, describe_cell
 from favorbench.errors import ScenarioError
 from favorbench.formats import counted, format_value, percent
 from favorbench.metrics import EFFECT, METRICS
@@ -47,6 +47,9 @@ STATISTICS = ("heads", "ratio_median", "ratio_q25", "ratio_q75", "worse", "worst
 
 #: A label of a head: its layer, its number, and its text where there are several.
 _LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
+
+#: Why an effect, which is of the attention that the model computes itself, may be missing (NaN).
+EFFECT_NEEDS = "it needs gradients, all tokens and query rows, scales of 1 and the mask of the model"
 
 LARGE = 0.1  # of nats or 1 - cosine: a second-order prediction of more is rough
 
@@ -317,17 +320,35 @@ def first_head(results: RunData) -> str:
 
 
 def check_metric(results: RunData, metric: str) -> None:
-    """Raise ScenarioError for an unknown metric, and for one that the run does not have."""
+    """Raise ScenarioError for an unknown metric, and for one that was not measured."""
     check_name("metric", metric, METRICS)
-    if metric in results.trials:
+    if metric in results.trials and len(where_measured(results, metric).trials):
         return
     why = f"{results.path} was measured before there was this metric: sweep again, into another `out`"
-    if metric == EFFECT:
+    if metric in results.trials:
+        why = f"it was not measured in {results.path}: {EFFECT_NEEDS}"
+    elif metric == EFFECT:
         why = (
             f"the inputs of {results.path} have no gradients: `favorbench capture --gradients 16` writes them, and a "
             "sweep over that file has this metric"
         )
     raise ScenarioError(f"`metric` {metric}: {why}")
+
+
+def where_measured(results: _Run, metric: str) -> _Run:
+    """The part of a run in which a metric was measured; all of it, unless that is ``effect``."""
+    if metric != EFFECT:
+        return results
+    trials, summary = results.trials.dropna(subset=[metric]), results.summary.dropna(subset=[f"{metric}_median"])
+    return results._replace(trials=trials, summary=summary)
+
+
+def not_measured(results: RunData, metric: str) -> list[Section]:
+    """A note that names the cells in which a metric was not measured, if there are any."""
+    left_out = results.summary.index.difference(where_measured(results, metric).summary.index)
+    cells = results.summary.loc[left_out].assign(head="-").drop_duplicates(POPULATION)
+    names = "; ".join(describe_cell(row) for _, row in cells.iterrows())
+    return [Section(note=f"{metric} was not measured on {names}: {EFFECT_NEEDS}.")] if names else []
 
 
 def check_known(results: RunData, key: str, names: Sequence[str], known: Sequence[str], what: str = "") -> None:

@@ -1,6 +1,7 @@
 """A run, read back: its data, tables, rankings, figures and comparisons."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +12,7 @@ from favorbench.errors import ScenarioError
 from favorbench.results import sections as parts
 from favorbench.results.compare import RunComparison, comparison
 from favorbench.results.findings import sentences
-from favorbench.results.heads import check_metric, check_name, select_heads
+from favorbench.results.heads import check_metric, check_name, not_measured, select_heads, where_measured
 from favorbench.results.summary import STATS, RunData, summarise
 from favorbench.results.tables import parse_by, pivoted
 from favorbench.sections import Section, Sections, escape, to_html
@@ -85,17 +86,19 @@ class Results(RunData):
         --------
         ``results.table("estimator,R", metric="relative_error")``
         """
-        check_metric(self, metric)
         check_name("stat", stat, STATS)
         chosen = select_heads(self, heads)
+        check_metric(chosen, metric)
+        measured, missing = where_measured(chosen, metric), not_measured(chosen, metric)
         if over is not None:
             check_name("over", over, ["heads"])
             if by is not None or stat != "median":
                 raise ScenarioError("`over` heads shows medians and quartiles of its own: leave `by` and `stat` out")
-            return parts.tables_over_heads(chosen, metric)
+            return Sections([*parts.tables_over_heads(measured, metric), *missing])
         if by is None:
-            return parts.tables(chosen, metric, stat, alone=heads is not None)
-        return pivoted(chosen, parse_by(by if isinstance(by, str) else ",".join(by)), metric, stat)
+            return Sections([*parts.tables(measured, metric, stat, alone=heads is not None), *missing])
+        table = pivoted(measured, parse_by(by if isinstance(by, str) else ",".join(by)), metric, stat)
+        return replace(table, note=" ".join(section.note for section in (table, *missing)))
 
     def ranking(self, metric: str = "mse", heads: str | None = None) -> Sections:
         """Rank the estimators, each at its largest size, in groups without a detectable difference.
@@ -117,8 +120,10 @@ class Results(RunData):
         ScenarioError
             For an unknown metric or head, with the nearest name.
         """
-        check_metric(self, metric)
-        return parts.ranking_sections(select_heads(self, heads), metric, heads is not None)
+        chosen = select_heads(self, heads)
+        check_metric(chosen, metric)
+        ranked = parts.ranking_sections(where_measured(chosen, metric), metric, heads is not None)
+        return Sections([*ranked, *not_measured(chosen, metric)])
 
     def plot(
         self,

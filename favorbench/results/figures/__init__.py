@@ -14,7 +14,15 @@ from favorbench.results.compare import RunComparison
 from favorbench.results.figures import cost, curves
 from favorbench.results.figures.heads import effect_map, layer_map
 from favorbench.results.figures.ranking import MIN_ESTIMATORS, ranking, ratios
-from favorbench.results.heads import FEW, check_known, check_metric, filtered, select_heads, without_many
+from favorbench.results.heads import (
+    FEW,
+    check_known,
+    check_metric,
+    filtered,
+    select_heads,
+    where_measured,
+    without_many,
+)
 from favorbench.results.summary import RunData
 
 if TYPE_CHECKING:
@@ -81,13 +89,14 @@ def draw_all(
     heads: labels with commas: figures of these alone, in a folder of their name. estimators: those of the maps of
     layers and heads. Raises ScenarioError for an unknown head or estimator, StoreError for a failing disk.
     """
-    check_metric(results, metric)
     directory = directory or results.path / "figures"
     if heads is not None:
         labels = split_list(heads)
         folder = "-".join(map(style.slug, labels))
         folder = folder if len(folder) <= 60 else f"{len(labels)}-heads-from-{folder[:40]}"
         results, directory = select_heads(results, heads), directory / folder
+    check_metric(results, metric)
+    results = where_measured(results, metric)
     maps = {kind: draw(results, metric, estimators) for kind, draw in ((HEADS, layer_map), (EFFECTS, effect_map))}
     written = []
     for kind in FIGURES:  # written one by one: damaged times end the command after the figures before them
@@ -138,7 +147,8 @@ def plot(
             check_known(results, key, names, [str(known) for known in results.summary[column].dropna().unique()])
             results = filtered(results, lambda frame: frame[column].isin(names) | frame[column].isna())  # noqa: B023
     check_metric(results, metric)
-    return style.plot(str(name), _pages_named(results, str(name), metric, heads is not None), ax)[0]
+    measured = where_measured(results, metric)
+    return style.plot(str(name), _pages_named(measured, str(name), metric, heads is not None), ax)[0]
 
 
 def _pages_named(results: RunData, name: str, metric: str, single_heads: bool) -> list[style.Chart]:
