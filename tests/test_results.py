@@ -129,6 +129,23 @@ def test_an_estimator_that_is_not_in_all_cells_is_compared_with_uniform_attentio
         assert long["mse_median"]["best-rank"] > long["mse_median"]["uniform"] and not long["worse"]["best-rank"]
 
 
+@pytest.mark.parametrize("stat", ["median", "mean", "n"])
+@pytest.mark.parametrize("by", [["estimator", "num_projections"], ["estimator"], ["seq_len", "estimator"]])
+def test_a_measurement_in_the_rows_of_several_budgets_counts_once(by, stat):
+    """At L = 12 two of the three budgets come to all keys."""
+    asked = {"maps": "none", "methods": "clusters", "baselines": "uniform,sampled-keys", "seq_len": "12,36"}
+    results = sweep(small_scenario(**asked, budget="cost", num_projections="6,18,40", trials=5), "run")
+    keys = ["draw", "estimator", "seq_len", "num_projections"]
+    once = results.trials.groupby(keys, dropna=False)["mse"]
+    assert once.nunique().max() == 1 < once.size().max()
+    groups = once.first().groupby(by, dropna=False)
+    expected = groups.count() if stat == "n" else groups.agg(stat)
+    found = tables.long_table(results, by, "mse", stat).set_index(by)[f"mse_{stat}"].sort_index()
+    assert found.to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-12)
+    budgets = tables.long_table(results, ["estimator", "budget"], "mse", "n").query("estimator == 'clusters'")
+    assert list(budgets["mse_n"]) == [10, 10, 10]
+
+
 @pytest.mark.parametrize("by", [None, "estimator,L", "L,d,estimator", "head,estimator,budget"])
 def test_uniform_attention_is_not_worse_than_itself(by):
     """Sums of the same numbers in another order differ in the last digit."""

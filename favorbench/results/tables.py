@@ -60,6 +60,8 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     Worse: than the same statistic of uniform attention over the same cells; False where these are not compared.
     """
     trials, column = results.trials, f"{metric}_{stat}"
+    if "budget" not in by:  # two budgets may come to one size, which is measured once and stands in two rows
+        trials = trials.drop_duplicates(["draw", *CELL, "estimator", "sampler", "num_projections"])
     table = _statistic(trials, by, metric, stat).rename(column).to_frame()
     table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
     if not _compared(metric, stat):
