@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from favorbench.errors import ScenarioError
 from favorbench.results.findings import cell_sentences
 from favorbench.results.ranking import _legend, group_names, groups_of, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import rows_of, summarise
@@ -159,6 +160,27 @@ def test_a_draw_on_which_one_estimator_failed_counts_for_the_others():
     last = trials[trials["draw"] % 3 == 2].groupby("estimator")["mse"].median()
     assert {row.estimator: row.median for row in ranking.rows} == {row.estimator: last[row.estimator] for row in
                                                                    ranking.rows}  # fmt: skip
+
+
+def test_heads_whose_largest_size_is_not_measured_yet_are_not_ranked():
+    """The draws of a trial are those of h0 at R = 4 and 8, then of h1, and h2 at R = 4 alone."""
+    results = of_heads(3, num_projections="4,8", trials=2, redraw="R", maps="none")
+    trials = results.trials[results.trials["draw"] < 5]
+    asked = {"trials": trials, "summary": summarise(trials), "manifest": {**results.manifest, "complete": False}}
+    (found,) = rankings_over_heads(results._replace(**asked))
+    measured = trials[trials["draw"].isin([1, 3])].pivot(index="head", columns="estimator", values="mse")
+    assert found.heads == len(measured) == 2 and measured.notna().all(axis=None)
+    for row in found.rows:
+        assert row.worse == (measured[row.estimator] > measured["uniform"]).sum()
+        assert row.rank == measured.rank(axis="columns")[row.estimator].median()
+    assert len(found.rows) == len(measured.columns)
+    (whole,) = rankings_over_heads(results)
+    assert whole.heads == 3
+    trials = trials[trials["draw"] < 3]
+    part = results._replace(**asked | {"trials": trials, "summary": summarise(trials)})
+    with pytest.raises(ScenarioError, match=r"no two heads with draws at their largest size yet.* `heads` h0"):
+        part.ranking()
+    assert part.ranking(heads="h1")[0].rows
 
 
 @functools.cache

@@ -84,12 +84,15 @@ def rankings(results: RunData, metric: str = "mse") -> list[Ranking]:
     return [_of_cell(trials, cell, metric) for trials, cell in cells_of(_on_same_draws(results))]
 
 
-def _on_same_draws(results: RunData) -> RunData:
-    """The run; where each size has draws of its own, those of the largest one, which no other estimator shares."""
+def _on_same_draws(results: RunData, of: Sequence[str] = CELL) -> RunData:
+    """The run; where each size has draws of its own, those of the largest one, which no other estimator shares.
+
+    of: the columns that rows of one largest size share.
+    """
     if results.scenario.redraw != "R":
         return results
     trials = results.trials.assign(nth=own_draws(results, results.trials))
-    largest = trials.groupby(list(CELL), sort=False, dropna=False)["nth"].transform("max")
+    largest = trials.groupby(list(of), sort=False, dropna=False)["nth"].transform("max")
     kept = results.trials[trials["nth"] == largest]
     return results._replace(trials=kept, summary=summarise(kept))
 
@@ -144,9 +147,9 @@ def rankings_over_heads(results: RunData, metric: str = "mse") -> list[Ranking]:
     """A ranking for every population of two heads or more; each head is one measurement.
 
     Medians over the draws of each head; sign tests of all pairs over heads, Holm over the pairs. Two values below
-    rounding are a tie.
+    rounding are a tie. Heads whose largest size a partial run has not measured yet are left out.
     """
-    results = _on_same_draws(results)
+    results = _on_same_draws(results, CELL if results.manifest["complete"] else POPULATION)
     populations = by_population(results.summary)
     return [_over_heads(results, rows, metric) for rows in populations if rows["head"].nunique() > 1]
 

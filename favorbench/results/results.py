@@ -12,7 +12,7 @@ from favorbench.errors import ScenarioError
 from favorbench.results import sections as parts
 from favorbench.results.compare import RunComparison, comparison
 from favorbench.results.findings import sentences
-from favorbench.results.heads import check_metric, check_name, not_measured, select_heads, where_measured
+from favorbench.results.heads import check_metric, check_name, first_head, not_measured, select_heads, where_measured
 from favorbench.results.summary import STATS, RunData, summarise
 from favorbench.results.tables import parse_by, pivoted
 from favorbench.sections import Section, Sections, escape, to_html
@@ -118,11 +118,16 @@ class Results(RunData):
         Raises
         ------
         ScenarioError
-            For an unknown metric or head, with the nearest name.
+            For an unknown metric or head, with the nearest name; and for a partial run with too few draws.
         """
         chosen = select_heads(self, heads)
         check_metric(chosen, metric)
         ranked = parts.ranking_sections(where_measured(chosen, metric), metric, heads is not None)
+        if not ranked:
+            raise ScenarioError(
+                f"{self.path} has no two heads with draws at their largest size yet: rank one with "
+                f"`heads` {first_head(self)}, or resume the run"
+            )
         return Sections([*ranked, *not_measured(chosen, metric)])
 
     def plot(
