@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from pandas.testing import assert_frame_equal
 
 import favorbench as fb
 from favorbench.results import figures, heads
@@ -79,6 +80,17 @@ def test_draws_of_some_heads_alone_have_no_sum(run):
     part = run._replace(trials=run.trials[first])
     assert part.trials["head"].nunique() == 16 and heads.summed_effects(part) == []
     assert not [text for text in heads.effect_sentences(part) if "will cost" in text]
+
+
+def test_a_draw_that_lacks_a_head_counts_neither_as_a_draw_nor_in_the_share_of_a_layer(run):
+    """As in a partial run, or where an estimator failed on some head."""
+    first, clusters = run.trials["trial"] == 0, run.trials["estimator"] == "clusters"
+    others = ~run.trials["head"].str.startswith("L0H0")
+    (expected,), (found,) = (
+        heads.summed_effects(run._replace(trials=run.trials[clusters & kept])) for kept in (first, first | others)
+    )
+    assert set(expected.rows["draws"]) == {1}
+    assert_frame_equal(found.rows, expected.rows)
 
 
 def test_tables_sentences_and_pages_have_the_sum(run):

@@ -129,6 +129,23 @@ def test_an_estimator_that_is_not_in_all_cells_is_compared_with_uniform_attentio
         assert long["mse_median"]["best-rank"] > long["mse_median"]["uniform"] and not long["worse"]["best-rank"]
 
 
+@pytest.mark.parametrize("by", [["estimator"], ["estimator", "num_projections"], ["scale", "estimator"]])
+def test_an_estimator_that_failed_on_hard_draws_is_compared_with_uniform_attention_on_the_others(by):
+    """Else its errors on easy draws would look better than those of uniform attention on all."""
+    asked = {"maps": "none", "methods": "clusters", "num_projections": "4", "baselines": "uniform", "trials": 9}
+    results = sweep(small_scenario(**asked, scale="0.5,1", inputs="gaussian"), "run")
+    uniform = results.trials.query("estimator == 'uniform'").set_index("draw")["mse"]
+    of_clusters = results.trials["estimator"] == "clusters"
+    theirs = results.trials["draw"].map(uniform)
+    trials = results.trials.assign(mse=results.trials["mse"].where(~of_clusters, 1.01 * theirs))
+    hard = theirs > theirs.groupby(trials["scale"]).transform("median")
+    long = tables.long_table(results._replace(trials=trials[~(of_clusters & hard)]), by, "mse", "median")
+    clusters = long.query("estimator == 'clusters'")
+    assert (clusters["n"] < trials["draw"].nunique() // (2 if "scale" in by else 1)).all()
+    assert (clusters["mse_median"].to_numpy() < long.query("estimator == 'uniform'")["mse_median"].to_numpy()).all()
+    assert clusters["worse"].all()
+
+
 @pytest.mark.parametrize("stat", ["median", "mean", "n"])
 @pytest.mark.parametrize("by", [["estimator", "num_projections"], ["estimator"], ["seq_len", "estimator"]])
 def test_a_measurement_in_the_rows_of_several_budgets_counts_once(by, stat):

@@ -239,18 +239,18 @@ def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
 def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects | None:
     """The sums of a population; None in a partial run without a draw of all heads."""
     heads, summed = int(rows.groupby("text")["head"].nunique().max()), []
+    draw = ["text", "trial", "nth"]
     for _, group in rows.groupby(_SIZED, sort=False, dropna=False):
-        sums = group.groupby(["text", "trial", "nth"])[EFFECT].agg(["sum", "count"])
-        whole = sums.loc[sums["count"] == heads, "sum"].to_numpy()  # a head on which it failed is missing
-        if not len(whole):
+        whole = group[group.groupby(draw)["head"].transform("size") == heads]  # a head on which it failed is missing
+        if whole.empty:
             continue
-        layers = group.groupby("layer")[EFFECT].sum()
+        sums, layers = (whole.groupby(axes)[EFFECT].sum() for axes in (draw, "layer"))
         with np.errstate(invalid="ignore"):
             share = layers.max() / layers.sum()
         summed.append({
-            **group.iloc[0][_SIZED], "heads": heads, "sum_median": np.median(whole),
-            "sum_low": whole.min(), "sum_high": whole.max(), "texts": group["text"].nunique(),
-            "draws": len(group[["trial", "nth"]].drop_duplicates()), "layer": layers.idxmax(), "share": share,
+            **whole.iloc[0][_SIZED], "heads": heads, "sum_median": sums.median(),
+            "sum_low": sums.min(), "sum_high": sums.max(), "texts": whole["text"].nunique(),
+            "draws": len(whole[["trial", "nth"]].drop_duplicates()), "layer": layers.idxmax(), "share": share,
         })  # fmt: skip
     if not summed:
         return None

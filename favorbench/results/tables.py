@@ -57,7 +57,7 @@ def every_axis(results: RunData) -> list[str]:
 def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> pd.DataFrame:
     """One row for each combination of ``by``: the statistic of the metric, n, and whether it is worse than uniform.
 
-    Worse: than the same statistic of uniform attention over the same cells; False where these are not compared.
+    Worse: than the same statistic of uniform attention over the same draws; False where these are not compared.
     """
     trials, column = results.trials, f"{metric}_{stat}"
     if "budget" not in by:  # two budgets may come to one size, which is measured once and stands in two rows
@@ -66,10 +66,10 @@ def long_table(results: RunData, by: Sequence[str], metric: str, stat: str) -> p
     table = table.assign(n=_grouped(trials, by)["draw"].nunique()).reset_index()
     if not _compared(metric, stat):
         return table.assign(worse=False)
-    shared = list(dict.fromkeys([*CELL, *(axis for axis in by if axis not in ESTIMATOR)]))
+    shared = list(dict.fromkeys(["draw", *CELL, *(axis for axis in by if axis not in ESTIMATOR)]))
     uniform = trials.loc[trials["estimator"] == "uniform", [*shared, metric]]
-    cells = trials[list(dict.fromkeys([*by, *shared]))].drop_duplicates()  # of each row of the table
-    theirs = _statistic(cells.merge(uniform, on=shared), by, metric, stat).to_numpy()
+    draws = trials[list(dict.fromkeys([*by, *shared]))].drop_duplicates()  # of each row of the table
+    theirs = _statistic(draws.merge(uniform, on=shared), by, metric, stat).to_numpy()
     ours, floor = table[column].to_numpy(), rounding_level(trials, metric)
     higher = METRICS[metric].better == "higher"
     worse = ours < theirs if higher else np.maximum(ours, floor) > np.maximum(theirs, floor)
