@@ -205,12 +205,17 @@ def test_a_certificate_of_a_model_names_its_texts():
     """Each part of the sentence where it applies."""
     points = [SimpleNamespace(draws=draws) for draws in (2, 9)]
     found = SimpleNamespace(confidence=0.95, decisions=[SimpleNamespace(points=points, candidates=3)])
-    model = SimpleNamespace(texts=18, files=4, length=24, chosen_on=6, draws="texts", of_one_file=3)
+    model = SimpleNamespace(texts=18, files=4, length=24, chosen_on=6, draws="texts", of_one_file=3, of_each=(2, 3))
     said = _model_certified(found, model)
     assert "further texts like these (18 texts of 24 tokens from 4 files in equal parts), each with a new draw" in said
     assert "up to 3 texts of one file count as independent; settings per head were chosen on 6 of them, and" in said
     assert "With 95 % confidence every verdict" in said and "the 5 % are shared equally among the 3 candidates" in said
-    model.chosen_on, model.files, model.texts, model.of_one_file = 0, 1, 9, 9
+    model.of_each = (0, 2)
+    assert (
+        "(18 texts of 24 tokens from 4 files; the answer was tested on 0 to 2 of each), each with"
+        in _model_certified(found, model)
+    )
+    model.chosen_on, model.files, model.texts, model.of_one_file, model.of_each = 0, 1, 9, 9, (9, 9)
     said = _model_certified(found, model)
     assert "(9 texts of 24 tokens from one file)" in said and "up to 9 texts of one file" in said
     assert "per head" not in said

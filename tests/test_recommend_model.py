@@ -358,6 +358,15 @@ def test_further_texts_come_after_those_of_the_answers_before(folder, texts):  #
         assert found_for(folder, texts, **CLUSTERS, out="run").complete
 
 
+def test_a_claim_says_how_many_texts_of_each_file_the_answer_was_tested_on(folder, texts):  # noqa: F811
+    """Texts of files that are added come last, so that the answer may stand without any of them."""
+    assert "from 3 files in equal parts)" in certified_in_words(found_for(folder, texts))
+    assert "from 2 files in equal parts)" in certified_in_words(found_for(folder, texts[:2], out="run"))
+    added = found_for(folder, texts, out="run")
+    assert added.decisions[0].draws == 4
+    assert "18 texts of 24 tokens from 3 files; the answer was tested on 0 to 2 of each)" in certified_in_words(added)
+
+
 def test_no_more_certificates_are_wrong_where_texts_are_added_until_one_certifies():
     """The control, an order of its own for each number of texts, as it was up to version 0.2."""
     rule, runs = Rule(0.0, 0.9, 0.05), 120

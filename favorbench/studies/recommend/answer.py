@@ -202,7 +202,9 @@ def in_words(setting: EstimatorSetting) -> str:
 def _model_certified(result: Recommendation, model: WholeModel) -> str:
     """State the population of a certificate for a model, and its confidence."""
     decision = result.decisions[0]
-    files = "one file" if model.files == 1 else f"{model.files} files in equal parts"
+    fewest, more = model.of_each or (0, 0)
+    each = " in equal parts" if more - fewest <= 1 else f"; the answer was tested on {fewest} to {more} of each"
+    files = "one file" if model.files == 1 else f"{model.files} files{each}"
     most = model.of_one_file
     parts = f"; up to {most} texts of one file count as independent" if most > 1 and model.length else ""
     population = (

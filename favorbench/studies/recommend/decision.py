@@ -98,7 +98,8 @@ class WholeModel(NamedTuple):
     of the recommended setting relative to those of exact attention. timed: their range, and the machine. chosen_on: the
     number of texts that settings per head were chosen on; candidates are tested on the others. 0 without such settings.
     exact_heads: "L7H6" and others that stay exact in every candidate. of_one_file: the most texts of one file that a
-    candidate was tested on, where known.
+    candidate was tested on, where known. of_each: the fewest and the most texts of a file that the answer was tested
+    on, where known.
     """
 
     name: str
@@ -114,6 +115,7 @@ class WholeModel(NamedTuple):
     chosen_on: int = 0
     exact_heads: Sequence[str] = ()
     of_one_file: int = 0
+    of_each: Sequence[int] = ()
 
     @property
     def draws(self) -> str:

@@ -290,10 +290,10 @@ def recommend_model(
     settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     target, rule = rule.target, rule._replace(target=signed(rule.target, metric))
-    files = len({*map(_file_of, model.texts)})
+    files = {*map(_file_of, model.texts)}
     chosen_on = min(MOST_TEXTS, len(model.texts) // 3) if per_head else 0
     about = WholeModel(
-        name, files, len(model.texts), model.length, by,
+        name, len(files), len(model.texts), model.length, by,
         {layer.name: layer.left for layer in model.first if layer.left is not None}, chosen_on=chosen_on,
         exact_heads=head_names(kept),
     )  # fmt: skip
@@ -317,11 +317,14 @@ def recommend_model(
             model.check_replacement(replacement)
 
         def answer(model: WholeModel) -> Recommendation:
+            decision = search.decision()
             tested = texts[: max((len(candidate.values) for candidate in search.candidates), default=0)]
             most = max(Counter(map(_file_of, tested)).values(), default=0)
+            counts = Counter(map(_file_of, tested[: decision.draws]))
+            each = [counts[name] for name in files]
             result = Recommendation(
                 path, title, metric, target, rule.probability, 1 - rule.alpha, "texts", max_size, search.exact,
-                (search.decision(),), search.finished, model._replace(of_one_file=most),
+                (decision,), search.finished, model._replace(of_one_file=most, of_each=(min(each), max(each))),
             )  # fmt: skip
             store.flush()
             store.join_if_small()
