@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -200,6 +201,18 @@ def test_layers_without_a_choice_are_not_said_to_be_replaced(folder, found, tmp_
         study(one, tmp_path / "run")
     planned = plan(replace(one, layers="all,each"), ["a"], [0, 1])
     assert [*dict.fromkeys(unit.layers for unit in planned if unit.replacement.layers)] == ["all", "0"]
+
+
+def test_texts_of_another_length_than_the_heads_are_named(folder, found):  # noqa: F811
+    """Of the texts, not of -L: a text may be shorter. LENGTH is that of the heads."""
+    from favorbench.models.study import MeasuredModel
+
+    given = dict.fromkeys(("maps", "methods"), ())
+    asked = str(folder / "bert"), (str(folder / "text0.txt"),)
+    with pytest.warns(UserWarning, match=f"rec is certified for texts of {LENGTH} tokens; these have 11$"):
+        MeasuredModel(ModelScenario(*asked, 11, recommended=(str(found),), **given))
+    with warnings.catch_warnings(action="error"):
+        MeasuredModel(ModelScenario(*asked, LENGTH, recommended=(str(found),), **given))
 
 
 def test_two_of_one_name_are_refused(found, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
+from favorbench.engine.rows import read_parts
 from favorbench.engine.scenario import TRANSFORM_NAMES
 from favorbench.engine.store import read_scenario
 from favorbench.errors import InputError, ScenarioError
@@ -172,9 +173,12 @@ def by_head(path: str | Path) -> Replacement:
 
 
 def certified_on(path: str | Path) -> tuple[int | None, str | None]:
-    """The tokens of texts, and the digest of weights, that a setting for a model is certified on, where known."""
+    """The tokens of texts, and the digest of weights, that settings are certified on, where known. Heads have none."""
     path, content = _read(path)
-    length = (content.get("model") or {}).get("length") or None
+    if not (model := content.get("model")):
+        parts, _ = read_parts(path / "trials", columns=["seq_len"])
+        return next((int(length) for part in parts for length in part.table["seq_len"].to_pylist()), None), None
+    length = model.get("length") or None
     return length, read_manifest(path)["asked"].get("weights") if length and (path / MANIFEST).exists() else None
 
 

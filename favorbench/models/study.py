@@ -161,11 +161,12 @@ class MeasuredModel:
             raise InputError(f"{scenario.model}: no attention of it can be replaced: {name}: {reason}")
         for item in scenario.replacements:
             self.check_replacement(item)
+        lengths = sorted({text.tokens.shape[-1] for text in self.texts.values()} if self.length else [])
         for directory in scenario.recommended:
             length, weights = certified_on(directory)
-            if length not in (None, self.length):
+            if length and (others := ", ".join(str(count) for count in lengths if count != length)):
                 warnings.warn(
-                    f"{directory} is certified for texts of {length} tokens; these have {self.length}", stacklevel=2
+                    f"{directory} is certified for texts of {length} tokens; these have {others}", stacklevel=2
                 )
             if weights not in (None, self.loaded.weights):
                 warnings.warn(f"{directory} is certified for other weights than {scenario.model} has", stacklevel=2)
