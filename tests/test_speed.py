@@ -104,6 +104,15 @@ def test_a_users_function_of_torch_is_timed():
     np.testing.assert_array_equal(call(*np.ones((3, 8, 2))), np.ones((8, 2)))
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_the_memory_of_a_users_function_of_torch_is_not_stated():
+    """It makes an L x L tensor, of which NumPy's backend sees nothing."""
+    names = [f"{__name__}:softmax_of_torch", f"{__name__}:first_keys"]
+    found = speed.study([], [8], [256], 8, 3, methods=names)
+    assert found.of("softmax_of_torch, R = 8")[0].memory_bytes is None
+    assert found.of("first_keys, R = 8")[0].memory_bytes > 0
+
+
 def softmax_of_torch(query, key, value, size, rng):
     return importlib.import_module("torch").softmax(query @ key.mT, -1) @ value
 

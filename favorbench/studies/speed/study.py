@@ -16,6 +16,7 @@ from favorbench.inputs import Head, get_input
 from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
 from favorbench.methods.features import LinearAttention, name_of
+from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory, one_core
 from favorbench.numerics.streams import stream
@@ -112,10 +113,10 @@ def study(
     for method, size in timed:
         method.check((size,), Shape(min(lengths), min(lengths), head_dim, head_dim))
     _check_memory(timed, lengths, head_dim, backend, dtype)
-    calls = {name: (0, call) for name, call in calls_of_exact(backend)}
+    calls, members = {name: (0, call) for name, call in calls_of_exact(backend)}, dict[str, Method]()
     for method, size in timed:
         name, shown = (f"{name_of(method)}, R = {size}", size) if method.every_size else (name_of(method), 0)
-        calls[name] = shown, call_of(method, size, head_dim, backend, dtype)
+        calls[name], members[name] = (shown, call_of(method, size, head_dim, backend, dtype)), method
     memory: dict[tuple[str, int], int | None] = {}
     with one_core(), backend.precision(dtype), np.errstate(all="ignore"):
         drawn = {
@@ -128,7 +129,9 @@ def study(
         }
 
         def measure_memory(key: tuple[str, int]) -> None:
-            memory[key] = _peak_memory(bound[key], backend, key[0])
+            peak, method = _peak_memory(bound[key], backend, key[0]), members.get(key[0])
+            of_torch = isinstance(method, Function) and method.tensors  # its memory is not seen on a CPU
+            memory[key] = None if of_torch and backend.device == "cpu" else peak
 
         seconds = interleaved(bound, repeats, backend, progress, first=measure_memory)
     timings = tuple(
