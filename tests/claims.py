@@ -153,6 +153,14 @@ def texts_and_draws():
     return [f"{row['texts']:.0f}", pages.WORDS[int(row["draws"])]]
 
 
+def of_more_draws():
+    """The sizes of the one estimator that has more than one draw, and their number."""
+    rows = _models("minilm-512").query("layers == 'all' and draws > 1")
+    (draws,) = set(rows["draws"])
+    assert set(rows["estimator"]) == {"sinks(4):multipole"}
+    return [*(f"{size:.0f}" for size in sorted(rows["size"])), pages.WORDS[int(draws)]]
+
+
 def unnoticed():
     """How many settings cheaper than exact attention there are; none may be as near as bfloat16 is."""
     frame = _models("minilm-512").query("kind in ('map', 'method') and cost < 1")
