@@ -178,6 +178,12 @@ def test_missing_or_changed_inputs_are_one_line():
     check_refused("speed run -L 64 --maps trig => --maps, --seq-len: run has its own estimators and inputs")
 
 
+def test_arrays_in_memory_are_not_taken_for_an_unknown_name():
+    arrays = np.ones((3, 1, 8, 2))
+    sweep(maps="positive", num_projections=2, trials=1, inputs={"mine": tuple(arrays)}, out="held")
+    check_refused("speed held => its input 'mine' is no file or folder here, and arrays in memory are not stored")
+
+
 def test_the_old_name_says_the_new_one():
     of_heads(2)
     code, _, err = run("time run --repeats 3")

@@ -25,6 +25,9 @@ from favorbench.engine.provenance import machine
 from favorbench.engine.store import read_manifest, read_scenario
 from favorbench.engine.study import Study, distinct_sizes
 from favorbench.errors import FavorbenchError, StoreError
+from favorbench.formats import shown
+from favorbench.inputs import reader_of
+from favorbench.inputs.fixed import SHIPPED
 from favorbench.maps import Sample
 from favorbench.methods import Method, method_attention
 from favorbench.methods.features import LinearAttention
@@ -161,6 +164,10 @@ def time_run(run: Path, repeats: int = 7, progress: Progress | None = None) -> S
 def _opened(run: Path) -> tuple[Study, Plan]:
     """The study of a run, and its draws. Raises StoreError if they have changed since."""
     manifest = read_manifest(run)
+    read = {item["input"] for item in manifest["input_files"]}.intersection(manifest["scenario"]["inputs"])
+    if gone := [name for name in sorted(read) if name not in SHIPPED and reader_of(name) is None]:
+        here = "is no file or folder here, and arrays in memory are not stored"
+        raise StoreError(f"{run} cannot be timed as it was measured: its input {shown(gone[0])} {here}")
     try:
         study = Study.of(read_scenario(run))
         if study.digest != manifest["digest"]:
