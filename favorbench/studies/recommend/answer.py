@@ -233,11 +233,13 @@ def certified_in_words(result: Recommendation) -> str:
         "texts": "for a further text of the same kind, over texts and the random draws of the estimator: the texts "
         "of the file must be exchangeable with it, such as a random sample from one source",
     }[result.over]
+    tested = "candidates"  # with other inputs or rows in each draw, the error of every one is random
+    if result.over == "projections":
+        tested = "random candidates. Deterministic candidates are computed, not tested"
     return (
         f"A certified bound holds with probability >= {result.probability:g}, {scope}. All verdicts on all heads "
         f"(reaches the target or not) are right with {percent(result.confidence)} confidence, and so are all bounds. "
-        f"The {percent(1 - result.confidence)} are split equally among heads, and on each head among its random "
-        "candidates. Deterministic candidates are computed, not tested."
+        f"The {percent(1 - result.confidence)} are split equally among heads, and on each head among its {tested}."
     )
 
 
