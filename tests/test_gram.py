@@ -235,6 +235,15 @@ def test_one_point_and_one_draw_are_enough():
     assert cells[0]["bias"] is None and "median of 1 draw;" in run(f"kernel {SMALL[:-1]}1")[1]
 
 
+def test_expected_errors_do_not_depend_on_the_order_of_the_points():
+    rows = np.random.default_rng(0).standard_normal((600, 32)) + np.linspace(-1.0, 1.0, 600)[:, None]  # in four parts
+    cells = [
+        study(GaussianKernel(6.0), ["centre:positive"], ["orthogonal-sqrt-d"], [8], PointSet(some, ""), 2).cells[0]
+        for some in (rows, np.random.default_rng(1).permutation(rows))
+    ]
+    assert cells[0].expected == pytest.approx(cells[1].expected, rel=1e-9)
+
+
 def test_claims_that_sampling_cannot_measure_are_marked():
     cell = study(SoftmaxKernel(1.0), ["positive"], ["iid"], [16], POINTS).cells[0]
     assert not cell.measurable and cell.median < 0.5 * cell.expected and not cell.biased

@@ -246,7 +246,8 @@ class _Job(NamedTuple):
     def targets(self, x: np.ndarray) -> np.ndarray:
         """The mean of the estimates, some rows at a time: the differences of all pairs are n x n x d numbers."""
         law, step = self.sampler.row_law(self.size, x.shape[1]), max(1, (1 << 22) // x.size)
-        return np.concatenate([self.map.target_kernel(x[i : i + step], x, law) for i in range(0, len(x), step)])
+        fitted = self.map.with_parameters(x, x)  # to all rows, as the estimates
+        return np.concatenate([fitted.target_kernel(x[i : i + step], x, law) for i in range(0, len(x), step)])
 
 
 def _jobs(
