@@ -249,6 +249,16 @@ def test_claims_that_sampling_cannot_measure_are_marked():
     assert not cell.measurable and cell.median < 0.5 * cell.expected and not cell.biased
 
 
+@pytest.mark.parametrize("name", ["positive", "sderf", "aderf-sderf", "hybrid", "poisson", "geometric"])
+def test_no_map_is_called_biased_because_sampling_cannot_measure_it(name):
+    """Also those whose variance has no argument, and under samplers without a closed form."""
+    points = gaussian_points(40, 16, 1.0, seed=0)
+    cells = study(SoftmaxKernel(2.0), [name], ["iid", "stratified-norms"], [64], points, draws=10).cells
+    assert cells and not any(cell.measurable or cell.biased for cell in cells)
+    small = study(SoftmaxKernel(20.0), [name], ["iid", "stratified-norms"], [64], points, draws=10).cells
+    assert name in ("poisson", "geometric") or all(cell.measurable for cell in small)
+
+
 def test_points_are_read_from_files():
     np.save("points.npy", X.astype(np.float32))
     pd.DataFrame(X).to_csv("headed.csv", index=False, header=["a", "b", "c", "d"])

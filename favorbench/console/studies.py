@@ -122,7 +122,7 @@ def gram_section(study: "GramStudy") -> Section:
         "features."
     )
     if not all(cell.measurable for cell in study.cells):
-        text += " ~ too small: so few draws cannot measure it, the closed form stands."
+        text += " ~ too small: so few draws cannot measure it; the closed form, where there is one, stands."
     gaps = [
         f"phase less trig, both {gap.num_features} features, {gap.sampler}: squared error "
         + (f"{gap.expected:.2e} in closed form, " if math.isfinite(gap.expected) else "")

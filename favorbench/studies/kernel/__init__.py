@@ -336,12 +336,26 @@ def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, d
     if not job.random:
         return float(np.linalg.norm(job.targets(x) - gram)), True
     variance = kernel.variance(job.map, job.sampler, points, job.size)
-    if variance is None:
-        return math.nan, True
-    if job.map.randomness == "omega" and not job.sampler.gaussian_rows:
+    if variance is not None and job.map.randomness == "omega" and not job.sampler.gaussian_rows:
         variance = variance + (job.targets(x) - gram) ** 2
-    total = max(float(np.sum(variance)), 0.0)  # where it is 0, rounding may leave less
-    reach = draws_needed(job.map, x, x) <= draws * job.size
-    gated = job.map.pair_argument(x, x) is not None and not np.all(reach)
-    measurable = not gated or float(np.sum(variance[reach])) >= SHARE * total
+    measurable = _measurable(kernel, job, points, variance, draws)
+    total = (
+        math.nan if variance is None else max(float(np.sum(variance)), 0.0)
+    )  # where it is 0, rounding may leave less
     return (math.sqrt(total) if math.isfinite(total) else math.nan), measurable
+
+
+def _measurable(kernel: Kernel, job: _Job, points: np.ndarray, errors: np.ndarray | None, draws: int) -> bool:
+    """Whether pairs within reach of sampling make up SHARE of the expected squared errors of all pairs.
+
+    errors: None where the closed form is not known under the sampler: those of independent rows then stand for them.
+    """
+    x = kernel.scaled(points)
+    if not job.map.unbiased or job.map.relative_variance(x[:1], x[:1], 1) is None:
+        return True  # as far as is known
+    reach = draws_needed(job.map, x, x) <= draws * job.size
+    if np.all(reach):
+        return True
+    if errors is None:
+        errors = kernel.variance(job.map, get_sampler("iid"), points, job.size)
+    return errors is not None and float(np.sum(errors[reach])) >= SHARE * max(float(np.sum(errors)), 0.0)
