@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import json
 import re
 from pathlib import Path
 
@@ -211,6 +212,16 @@ def test_an_audit_is_saved_as_a_run_that_tables_rankings_figures_and_compare_rea
     assert run("audit", *arguments)[:2] == (code, out)  # resumed: nothing is computed again
     assert parts("audited") == before
     assert "holds another run" in refused("audit", "implementations:mean", *arguments[3:])
+
+
+def test_heads_of_a_causal_model_are_audited_without_its_mask(rng):
+    """Implementations take none: the run and the findings are of full attention."""
+    np.savez("decoder.npz", **dict(zip("qkv", rng.standard_normal((3, 64, 8)), strict=True)), causal=True)
+    arguments = ["implementations:exact", "clusters", "--inputs", "decoder.npz", "-R", "16", "--runs", "6"]
+    code, out, _ = run("audit", *arguments, "--out", "audited", "--json")
+    assert code == 0 and not load("audited").scenario.causal
+    assert json.loads(out)["findings"][0]["median"] < 1e-13
+    assert load("audited").trials.set_index("estimator").loc["implementations:exact", "relative_error"].max() < 1e-13
 
 
 def test_subjects_that_cannot_be_audited_are_refused_before_measuring():

@@ -198,6 +198,7 @@ def study_of(
     given: Mapping[str, Any] = {
         "maps": "positive", "samplers": "orthogonal", "baselines": BASELINES, "inputs": inputs or INPUTS,
         "num_projections": num_projections or SIZES, "trials": runs, "seed": seed,
+        "causal": False,  # an implementation takes no mask, whatever the model of the inputs does
     }  # fmt: skip
     loaded = load_scenario(None, given if inputs else {**given, "seq_len": 512, "head_dim": 32})
     scenario = override(loaded, name="audit", title=f"audit of {', '.join(names)}")
