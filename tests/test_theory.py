@@ -115,3 +115,9 @@ def test_rows_of_one_norm_have_the_variance_that_is_stated_for_them(name, kernel
     error = squares.std() / math.sqrt(len(squares))
     assert stated is not None and abs(stated[0, 0] - squares.mean()) < 6 * error
     assert 20 * error < stated[0, 0] and abs(np.sum(x * y)) > 0.1
+
+
+@pytest.mark.parametrize("name", ["hybrid", "sderf", "positive"])
+def test_a_missing_closed_form_of_dependent_rows_is_called_that(name):
+    with pytest.raises(ScenarioError, match=r"dependence on one another .* use iid"):
+        study(get_map(name), get_sampler("simplex-plus"), 4, [0.5], [8], draws=0)

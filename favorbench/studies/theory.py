@@ -19,7 +19,7 @@ from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
-from favorbench.samplers import Sampler
+from favorbench.samplers import Sampler, get_sampler
 from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
 from favorbench.users import failures_named
 
@@ -99,10 +99,11 @@ def closed_form(feature_map: FeatureMap, sampler: Sampler, x: np.ndarray, y: np.
     """Relative standard deviation of the kernel estimate of one pair. Raises ScenarioError if no formula is known."""
     variance = relative_variance(feature_map, sampler, x, y, num_projections)
     if variance is None or not sampler.gaussian_rows:
-        raise ScenarioError(
-            f"no closed form for {label(feature_map)} under {label(sampler)}: both must claim to be unbiased, "
-            "and the map must declare relative_variance"
-        )
+        why = "both must claim to be unbiased, and the map must declare relative_variance"
+        alone = relative_variance(feature_map, get_sampler("iid"), x, y, num_projections)
+        if sampler.gaussian_rows and alone is not None:
+            why = "what its rows' dependence on one another does to the variance of this map is not known; use iid"
+        raise ScenarioError(f"no closed form for {label(feature_map)} under {label(sampler)}: {why}")
     return math.sqrt(float(variance[0, 0]))
 
 
