@@ -15,6 +15,7 @@ from favorbench.engine.store import read_manifest
 from favorbench.errors import EstimatorError
 from favorbench.results.findings import sentences
 from favorbench.results.heads import over_heads, summed_effects
+from favorbench.results.summary import summarise
 from tests.conftest import change_manifest
 
 #: A method and a map that fail on some draws while a file is there; not on the first, which would end the sweep.
@@ -179,6 +180,23 @@ def test_a_head_without_any_draw_counts_as_an_infinite_error():
     said = " ".join(sentences(found))
     assert "Its numbers, at every size, are those of the other draws" in said
     assert "clusters has the least error" in said and "a head without any counts as an infinite error" in said
+
+
+@pytest.mark.usefixtures("hard_head")
+def test_a_head_that_is_not_measured_yet_did_not_fail():
+    """In a partial run with a draw for each size, h2 has no draw of the larger one."""
+    query, key, value = np.random.default_rng(0).normal(size=(3, 3, 16, 4))
+    key[1] += 9
+    np.savez("three.npz", q=query, k=key, v=value)
+    found = fb.sweep({"inputs": "three.npz", "maps": "none", "methods": "hard_module:easy,clusters", "trials": 1,
+                      "num_projections": [4, 12], "baselines": "uniform", "redraw": "R"}, "run")  # fmt: skip
+    trials = found.trials
+    missing = (trials["head"] == "h2") & (trials.groupby("draw")["budget"].transform("max") == 12)
+    rows = over_heads(found._replace(trials=trials[~missing], summary=summarise(trials[~missing])))
+    counts = rows.set_index(["estimator", "num_projections"])[["heads", "worst_head"]]
+    assert counts.loc[("easy", 4)].tolist() == [3, "h1"]
+    assert counts.loc[("easy", 12)].tolist() == [2, "h1"]
+    assert counts.loc[("clusters", 12), "heads"] == 2
 
 
 @pytest.mark.usefixtures("hard_head")

@@ -1,5 +1,6 @@
 """The heads of an input as a population: how errors spread over heads, and the sum of their effects on the model."""
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -103,11 +104,22 @@ def over_heads(results: RunData, metric: str = "mse") -> pd.DataFrame:
     )[[*labels, *STATISTICS]]  # fmt: skip
 
 
-def _with_failed_heads(rows: pd.DataFrame, failed: set[str]) -> pd.DataFrame:
-    """Add rows of infinite errors for the heads on which one of these estimators failed in all draws."""
-    heads = rows[[*POPULATION, "head"]].drop_duplicates()
-    estimators = rows.loc[rows["estimator"].isin(failed), [*POPULATION, *ESTIMATOR]].drop_duplicates(_SIZED)
-    every = estimators.merge(heads, on=POPULATION).assign(ratio=math.inf, worse=True)
+def _with_failed_heads(results: RunData, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add rows of infinite errors for the heads on which an estimator failed in all draws.
+
+    A head of a partial run that has no draw of a size yet did not fail there.
+    """
+    draws = {
+        (name.partition(" under ")[0], i)
+        for name, how in results.failed.items()
+        for i in itertools.chain(*how.values())
+    }
+    failed = pd.DataFrame(sorted(draws), columns=["estimator", "draw"])
+    trials = results.trials.assign(nth=own_draws(results, results.trials))
+    heads = trials[[*POPULATION, "head", "draw", "nth"]].drop_duplicates().merge(failed, on="draw")
+    every = rows[[*POPULATION, *ESTIMATOR]].drop_duplicates(_SIZED).merge(heads, on=[*POPULATION, "estimator"])
+    every = every[(every["nth"] <= 0) | every["budget"].isna() | (every["budget"] == every["nth"]).fillna(False)]
+    every = every.drop(columns=["draw", "nth"]).assign(ratio=math.inf, worse=True)
     return pd.concat([rows, every], ignore_index=True).drop_duplicates([*_SIZED, "head"])
 
 
@@ -133,8 +145,7 @@ def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
         both = (ours <= floor) & (theirs <= floor)
         ratio = np.where(both, 1.0, ours / theirs)
     rows = rows.assign(ratio=np.where(np.isnan(ratio), np.inf, ratio), worse=~both & ~(ours <= theirs))
-    failed = {name.partition(" under ")[0] for name in results.failed}
-    return _with_failed_heads(rows, failed) if failed else rows
+    return _with_failed_heads(results, rows) if results.failed else rows
 
 
 def quartiles(ratio: np.ndarray) -> tuple[float, float, float]:
