@@ -82,6 +82,24 @@ def test_draws_of_some_heads_alone_have_no_sum(run):
     assert not [text for text in heads.effect_sentences(part) if "will cost" in text]
 
 
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("scale", [[1, 2], [2, 1]])
+def test_draws_with_and_without_gradients_are_not_computed_together(scale):
+    """Other scales have none, and another file has another number of them."""
+    pytest.importorskip("torch")
+    few = {name: array for name, array in np.load("heads.npz").items() if name != "meta"}
+    np.savez(
+        "few.npz", **few | {"gradients": few["gradients"][:, :2], "gradient_scales": few["gradient_scales"][:, :2]}
+    )
+    asked = {"inputs": "heads.npz,few.npz", "scale": scale, "maps": "elu", "baselines": "uniform", "trials": 1}
+    together, alone = (
+        fb.sweep(**asked, num_projections=2, backend=backend, out=backend, batch=batch).trials["effect"]
+        for backend, batch in (("torch", 64), ("numpy", None))
+    )
+    assert together.notna().sum() == len(together) / 2
+    assert_allclose(together, alone, rtol=1e-9)
+
+
 def test_a_draw_that_lacks_a_head_counts_neither_as_a_draw_nor_in_the_share_of_a_layer(run):
     """As in a partial run, or where an estimator failed on some head."""
     first, clusters = run.trials["trial"] == 0, run.trials["estimator"] == "clusters"

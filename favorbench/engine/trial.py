@@ -59,6 +59,7 @@ class EstimateRows(NamedTuple):
 def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[Batch]:
     """Group the missing draws of a plan by shape, ``batch`` at a time; one at a time for NumPy.
 
+    Inputs and scale 1 are groups of their own: an input has its own number of gradients, and other scales have none.
     batch: None is one on a CPU, and enough to fill a GPU.
     """
     scenario, backend = plan.study.scenario, plan.study.backend
@@ -69,8 +70,9 @@ def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[B
     groups: dict[tuple, list[int]] = {}
     for index in missing:
         draw = plan[index]
-        groups.setdefault((draw.head._replace(label=""), draw.dtype, draw.sizes), []).append(index)
-    for (head, _, sizes), members in groups.items():
+        key = draw.head._replace(label=""), draw.sizes, draw.dtype, draw.input, draw.scale == 1.0
+        groups.setdefault(key, []).append(index)
+    for (head, sizes, *_), members in groups.items():
         size = batch or _automatic_batch(backend, head, sizes[-1])
         positions = scenario.causal or any(method.needs_positions for method in plan.study.methods)
         if positions and scenario.rows(head.query_len) < head.query_len:
