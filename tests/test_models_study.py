@@ -15,6 +15,7 @@ from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models import summary
 from favorbench.models.figures import charts
 from favorbench.models.plan import ModelScenario, plan
+from favorbench.models.predicted import predict
 from favorbench.models.seconds import conditions, times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, note, sections, sentence, sentences
 from favorbench.sections import to_markdown
@@ -379,6 +380,36 @@ def test_a_study_that_grew_unevenly_says_how_many_texts_each_line_has(folder):
     assert found.uneven and (given["positive, R = 4"], given["positive, R = 8"], given["uniform"]) == ("3", "1", "3")
     assert "Median over up to 3 texts" in to_markdown(sections(found))
     assert sentence(found.rows).startswith("all layers, 3 texts")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_layer_that_is_left_in_one_text_is_left_in_all(folder, order, tmp_path):
+    """A window of 8 keys masks the text of 24 tokens and not that of 6, whichever is the first."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2, "sliding_window": 8}
+    size = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
+    torch.manual_seed(0)
+    model = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**heads, **layers, **size))
+    model.save_pretrained(tmp_path / "windowed")
+    for file in (folder / "llama").glob("token*"):
+        (tmp_path / "windowed" / file.name).write_bytes(file.read_bytes())
+    short = Path("short.txt")
+    short.write_text(" ".join(WORDS[:6]), encoding="utf-8")
+    texts = [(str(short), f"{folder}/text0.txt")[i] for i in order]
+    given = {"length": 24, "maps": (), "methods": ("sampled-keys",), "sizes": (4,), "draws": 1, "layers": "all,each"}
+    scenario = ModelScenario(str(tmp_path / "windowed"), tuple(texts), **given)
+    left = study(scenario, "run", after=lambda model: predict(model, Path("run"), 2, None, lambda said: None)).left
+    rows = read("run").rows
+    assert len(left) == 1 and "window" in next(iter(left.values()))
+    assert set(rows.loc[rows["layers"] == "all", ["replaced", "left"]].itertuples(index=False)) == {(1, 1)}
+    assert set(rows["layers"]) == {"all", "1"} and set(rows["head_layer"].dropna().explode()) == {1}
+    assert read("run").lines.query("estimator == 'sampled-keys' and layers == 'all'")["predicted"].notna().all()
+    single = rows.set_index(["layers", "estimator", "text"])["embedding_loss"].sort_index()
+    assert_allclose(single["all", "sampled-keys"], single["1", "sampled-keys"])
+    if order == (0, 1):
+        study(dataclasses.replace(scenario, texts=texts[:1]), "grown")
+        with pytest.raises(StoreError, match=r"left_layers null there, \[0\] here; use another `out`"):
+            study(scenario, "grown")
 
 
 def test_seconds_are_stored_with_the_study(folder):

@@ -167,13 +167,13 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
     return tuple(layers[index] for index in sorted(layers))
 
 
-def head_errors(model: Any, reference: Reference, layers: tuple[ModelLayer, ...], outputs: Estimate) -> list[HeadError]:
-    """The error of each head of each layer under exact inputs; outputs: the estimate."""
+def head_errors(model: Any, reference: Reference, layers: Sequence[ModelLayer], outputs: Estimate) -> list[HeadError]:
+    """The error of each head of each layer that is not left, under exact inputs; outputs: the estimate."""
     errors: list[HeadError] = []
-    projections = {layer.index: layer.projection for layer in layers}
+    projections = {layer.index: layer.projection for layer in layers if layer.left is None}
 
     def look(call: Call, exact: Tensor) -> None:
-        if unsupported_reason(call) is None:
+        if call.index in projections:
             exact = _without_padding(call, exact)
             error = estimates(call, outputs) - exact
             size, whole = (part.double().square().sum(dim=(0, -2, -1)).sqrt() for part in (error, exact))

@@ -37,7 +37,7 @@ SEARCH = "search"
 ORDER = "order"
 
 #: Parts of a request that may not change within a directory: every measurement depends on them.
-FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads")
+FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads", "left_layers")
 
 #: Digests by name, which may be added but not changed, and the noun for messages.
 GROWING = {"texts": "text ", "recommended": "recommendation ", "modules": "module "}

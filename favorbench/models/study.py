@@ -134,8 +134,15 @@ class MeasuredModel:
         check_memory(2.0 * self.bytes_of(longest), f"{self.loaded.name} on {longest} tokens", "use a smaller `length`")
         by_length = {text.tokens.shape[-1]: text.tokens for text in self.texts.values()}
         with failures_named(f"model {shown(self.loaded.name)} on its inputs"), memory_errors():
-            layers = {length: layers_of(self.model, tokens) for length, tokens in by_length.items()}
-        self.layers = {text.name: layers[text.tokens.shape[-1]] for text in self.texts.values()}
+            found = {length: layers_of(self.model, tokens) for length, tokens in by_length.items()}
+        # A window masks only longer texts: what is left in one of them is left in all, so that they can be compared.
+        left = {layer.index: layer.left for layers in found.values() for layer in layers if layer.left is not None}
+        self.layers = {
+            text.name: [
+                dataclasses.replace(layer, left=left.get(layer.index)) for layer in found[text.tokens.shape[-1]]
+            ]
+            for text in self.texts.values()
+        }
         self.first = next(iter(self.layers.values()))
         self.replaceable = [layer for layer in self.first if layer.left is None]
         self._check()
@@ -197,6 +204,7 @@ class MeasuredModel:
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
             "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
             "modules": modules_of(chosen),
+            "left_layers": [layer.index for layer in self.first if layer.left is not None] or None,
         }  # fmt: skip
         return json.loads(json.dumps(named))
 
@@ -220,7 +228,7 @@ class MeasuredModel:
         replaced = [layer for layer in layers if layer.left is None]
         reference = self.reference(text)
         with np.errstate(all="ignore"):  # an estimator that overflows is a measurement
-            output = self._output(measurement, reference, [layer.index for layer in layers])
+            output = self._output(measurement, reference, [layer.index for layer in replaced])
             errors = self._head_errors(measurement, reference)
         return {
             **dict(zip(KEY, measurement.key, strict=True)), "kind": replacement.kind,
