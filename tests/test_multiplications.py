@@ -109,6 +109,30 @@ def test_a_method_does_the_products_it_says(tokens, spec, causal):
     assert found[0] == pytest.approx(declared, rel=about)
 
 
+def work_of(method, shape, size):
+    """The products that a method does, and those that it says."""
+    rng = np.random.default_rng(0)
+    lengths = ((shape.n, shape.d), (shape.l, shape.d), (shape.l, shape.d_v))
+    arrays = [counted(rng.normal(size=length)) for length in lengths]
+    with counting() as found:
+        list(
+            method.estimates(
+                AttentionProblem(*arrays, np.arange(shape.n), shape.causal),
+                (size,),
+                Streams.of(np.random.default_rng(1)),
+            )
+        )
+    return found[0], method.multiplications(shape._replace(d_v=shape.d_v + 1), size)
+
+
+@pytest.mark.parametrize("length, size", [(600, 2), (600, 7), (600, 16), (500, 500)])
+@pytest.mark.parametrize("spec", ["eva", "eva(window=0.9)", "eva(form='mean', window=0.2)", "eva(form='released')"])
+def test_eva_counts_the_chunks_that_its_blocks_cut(spec, length, size):
+    """At small sizes nearly all of its work: each block takes the values of the chunk around it anew."""
+    done, said = work_of(get_method(spec), Shape(length, length, D, D_V), size)
+    assert done == pytest.approx(said, rel=0.08)  # sums of weights are a column of some products only
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cells", ["random", "tree"])
 def test_multipole_in_blocks_does_the_products_it_says(tokens, cells, causal):

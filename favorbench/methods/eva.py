@@ -77,6 +77,12 @@ class Chunks(NamedTuple):
         return Chunks(*(None if any(a is None for a in some) else xp.concat(some, axis=axis) for some, axis in arrays))
 
 
+def chunk_edges(length: int, count: int) -> np.ndarray:
+    """The edges of ``count`` chunks, of at least one key each."""
+    count = min(count, length)
+    return np.arange(count + 1) * length // count
+
+
 def chunk_means(rows: Array, edges: np.ndarray) -> Array:
     """The mean of the rows (..., l, c) between the edges: (..., chunks, c)."""
     xp, parts = array_namespace(rows), Segments.between(edges)
@@ -121,13 +127,23 @@ class Eva(KeySummaryMethod):
     def multiplications(self, shape: Shape, size: int) -> float:
         """d + d_v for each query with each chunk, and with the keys of its block.
 
-        Causal: chunks of the past only, half of them on average, and the exact part.
+        Each block leaves out the chunks in it, and takes the values of those that it cuts anew: d_v for each key that
+        is left. Causal: chunks of the past only, half of them on average, and the exact part.
         """
-        chunks, far = size - self.block(size), float(shape.l * shape.per_pair)
+        block, made = self.block(size), float(shape.l * shape.per_pair)
+        chunks = size - block
         if shape.causal:
             pairs = shape.n * chunks / 2
-            return far + pairs * shape.per_pair + chunk_multiplications(shape, shape.d, self.block(size))
-        return far + float(shape.n * size * shape.per_pair)
+            return made + pairs * shape.per_pair + chunk_multiplications(shape, shape.d, block)
+        if block == 0 or self.form == "released":
+            return made + float(shape.n * size * shape.per_pair)
+        edges, starts = chunk_edges(shape.l, chunks), np.arange(0, shape.l, block)
+        stops = np.minimum(starts + block, shape.l)
+        first, last = np.searchsorted(edges, starts, side="right") - 1, np.searchsorted(edges, stops, side="left")
+        before, after = starts - edges[first], edges[last] - stops
+        seen = len(edges) - 1 - (last - first) + (before > 0) + (after > 0) + stops - starts
+        work = np.sum((stops - starts) * seen) * shape.per_pair + np.sum(before + after) * shape.d_v
+        return made + float(work) * shape.n / shape.l
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return float(shape.n * (size - self.block(size) + shape.l) * shape.d)
@@ -150,8 +166,7 @@ class Eva(KeySummaryMethod):
         return StreamingChunks(tokens, edges, self._noise(tokens, edges, streams)).extend
 
     def _edges(self, tokens: Tokens, size: int) -> np.ndarray:
-        count = min(size - self.block(size), tokens.length)
-        return np.arange(count + 1) * tokens.length // count
+        return chunk_edges(tokens.length, size - self.block(size))
 
     def _noise(self, tokens: Tokens, edges: np.ndarray, streams: Streams) -> Array:
         """The random part of w_c: (..., chunks, d)."""
