@@ -133,6 +133,13 @@ def test_eva_counts_the_chunks_that_its_blocks_cut(spec, length, size):
     assert done == pytest.approx(said, rel=0.08)  # sums of weights are a column of some products only
 
 
+@pytest.mark.parametrize("spec", ["multipole(block=64, lloyd=3)", "multipole(cells='tree')"])
+def test_multipole_counts_no_cells_before_the_first_complete_segment(spec):
+    """Up to 512 tokens causal attention is exact."""
+    done, said = work_of(get_method(spec), Shape(300, 300, D, D_V, causal=True), 64)
+    assert done == pytest.approx(said, rel=0.03)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cells", ["random", "tree"])
 def test_multipole_in_blocks_does_the_products_it_says(tokens, cells, causal):

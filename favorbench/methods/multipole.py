@@ -130,6 +130,7 @@ class Multipole(Centred):
         count, exact, pair = self.centres(size), float(self.exact_keys(size)), shape.d + shape.d_v
         if self.cells == "random":
             exact += min(exact, shape.l / (2 * count))
+        clustered = shape.l
         if not shape.causal:
             made, far, keys = count, count, count + exact * (1 - count / shape.l)
             pairs = shape.n * keys * pair
@@ -137,12 +138,13 @@ class Multipole(Centred):
             starts = np.arange(0, shape.l, self.chunk)
             past = starts // self.segment * self.segment
             made, far = max(1.0, count * self.segment / shape.l), past * count / shape.l
+            clustered = shape.l if past[-1] else 0  # without a complete segment before a chunk there are no cells
             keys = (
                 far + np.minimum(past, exact) * (1 - count / shape.l) + np.minimum(starts + self.chunk, shape.l) - past
             )
             pairs = float(np.sum(keys * np.minimum(self.chunk, shape.l - starts))) * pair * shape.n / shape.l
         passes = (1 + self.lloyd) * made if self.cells == "random" else 2 * STEPS * math.ceil(math.log2(made))
-        return shape.l * shape.d * passes + pairs + float(np.mean(far)) * shape.n / VOTERS * shape.d
+        return clustered * shape.d * passes + pairs + float(np.mean(far)) * shape.n / VOTERS * shape.d
 
     def width(self, size: int, length: int) -> int:
         """Large tiles: the overhead of a cell, or of a block, is paid once for each tile."""
