@@ -140,6 +140,13 @@ def test_multipole_counts_no_cells_before_the_first_complete_segment(spec):
     assert done == pytest.approx(said, rel=0.03)
 
 
+@pytest.mark.parametrize("spec", ["hyperattention", "hyperattention(block=0)", "kdeformer"])
+@pytest.mark.parametrize("n", [1, 20])
+def test_no_block_of_a_hash_is_without_queries(spec, n):
+    done, said = work_of(get_method(spec), Shape(n, 600, D, D_V), 64)
+    assert done == pytest.approx(said, rel=0.15)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cells", ["random", "tree"])
 def test_multipole_in_blocks_does_the_products_it_says(tokens, cells, causal):

@@ -54,7 +54,7 @@ class Hashed(Method):
     def multiplications(self, shape: Shape, size: int) -> float:
         """The hash of all tokens, blocks of nearly equal length, and the samples."""
         exact = self.exact_keys(size)
-        blocks = -(-shape.l // exact)
+        blocks = min(-(-shape.l // exact), shape.n)
         queries = blocks * -(-shape.n // blocks)
         pairs = float(queries * (-(-shape.l // blocks) + size - exact))
         return float((shape.n + shape.l) * shape.d * self.projections) + pairs * shape.per_pair
