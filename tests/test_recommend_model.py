@@ -282,6 +282,10 @@ def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F
         "This model hardly depends on its attention here: uniform attention keeps 1 - cos"
     )
     assert "fb.replace_attention(model, method='uniform')" in decision.python
+    found = found_for(folder, texts, exact_heads="L0H0-1", out="kept")
+    start = "Attention beside 2 exact heads hardly matters here: uniform with 2 heads exact, at 25 % of the mult"
+    assert found.decisions[0].setting.name == "uniform" and sentence(found).startswith(start)
+    assert "its CPU seconds, keeps 1 - cosine at most 5 on 50 % of further texts (certified at" in sentence(found)
 
 
 def test_where_nothing_is_certified_the_best_is_named(folder, texts):  # noqa: F811

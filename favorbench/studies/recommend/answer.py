@@ -148,8 +148,11 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
     others += [f"the model in bfloat16 {_effect(model.bfloat16[1])}"] if model.bfloat16_texts else []
     if decision.outcome == "not finished":
         return f"Not finished, and not certified: so far the best, {best}, on {decision.draws} {model.draws}."
-    if decision.outcome == "certified" and setting.name == "uniform":
+    if decision.outcome == "certified" and setting.name == "uniform" and not model.exact_heads:
         return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
+    if decision.outcome == "certified" and setting.name == "uniform":
+        matters = f"Attention beside {counted(len(model.exact_heads), 'exact head')} hardly matters here"
+        return f"{matters}: {best}, keeps {aim} ({sure})."
     if decision.outcome == "certified":
         return (
             f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(result, model, decision)}"
