@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
 from scipy.stats import spearmanr
 
@@ -293,6 +294,21 @@ def test_a_causal_model_with_calibrated_maps(folder):
         lines = found.lines[found.lines["size"] <= size]
         (effect,) = figures.effect(found._replace(lines=lines))
         assert len(effect.panels) == panels
+
+
+def test_each_sampler_has_its_own_line(folder):
+    """One line went through the points of both samplers, in the colour and with the name of one."""
+    studied(folder, "run", texts=2, draws=1, layers="all,each", samplers=("iid", "orthogonal"), methods=())
+    found = read("run")
+    for chart in charts(found):
+        for panel in chart.panels:
+            ax = Figure().subplots()
+            panel.draw(ax)
+            lines = {line.get_label(): line.get_xdata() for line in ax.lines}
+            names = [name for name in lines if name.startswith("positive")]
+            assert [name.partition(", R")[0] for name in sorted(names)] == ["positive", "positive, iid"], chart.name
+            if chart.name != "heads":
+                assert all((np.diff(lines[name]) > 0).all() for name in names), chart.name
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def effect(results: ModelResults) -> list[style.Chart]:
 def _draw_effect(results: ModelResults, points: pd.DataFrame, x: str, ax: Axes) -> None:
     rows = points[points["kind"].isin(COMPARED) & (points[x] > 0)].sort_values(x, kind="stable")
     for name, look in _looks(results).items():
-        line = rows[rows["estimator"] == name]
+        line = rows[_names(rows) == name]
         if len(line):
             band = None if line["least"].isna().any() else (_visible(line["least"]), line["most"])
             style.line_with_band(ax, line[x], _visible(line["middle"]), band, label=style.plain(name), **look)
@@ -118,7 +118,7 @@ def _against_layer(
 ) -> list[style.Chart]:
     def draw(ax: Axes) -> None:
         for estimator, look in [*_looks(results).items(), *REFERENCES.items()]:
-            line = data[data["estimator"] == estimator]
+            line = data[_names(data) == estimator]
             if len(line):
                 ax.plot(line["layer"], _visible(line["middle"]), label=style.plain(described(line.iloc[0])), **look)
         _effect_limits(ax, data)
@@ -152,7 +152,7 @@ def heads(results: ModelResults) -> list[style.Chart]:
 
 def _scatter(results: ModelResults, points: pd.DataFrame, column: str, label: str, ax: Axes) -> None:
     for i, name in enumerate(_looks(results)):
-        rows = points[points["estimator"] == name]
+        rows = points[_names(points) == name]
         dots = style.series_look(i, linestyle="none", markersize=style.scaled(4), alpha=0.6, label=style.plain(name))
         ax.plot(rows[column], _visible(rows["effect"]), **dots)
     ax.set_xscale("log")
@@ -174,9 +174,14 @@ def _largest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _looks(results: ModelResults) -> dict[str, dict[str, Any]]:
-    """The look of each estimator, the same in every figure."""
-    names = dict.fromkeys(results.lines[results.lines["kind"].isin(COMPARED)]["estimator"])
+    """The look of each estimator under each sampler, by its name, the same in every figure."""
+    names = dict.fromkeys(_names(results.lines[results.lines["kind"].isin(COMPARED)]))
     return {name: style.series_look(i) for i, name in enumerate(names)}
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    """The name of the estimator of each row, with its sampler."""
+    return pd.Series([described(row) for row in rows.assign(size=0).to_dict("records")], rows.index, dtype=object)
 
 
 def _about(results: ModelResults) -> str:
