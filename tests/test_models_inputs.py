@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from favorbench.models.figures import heads
 from favorbench.models.plan import BFLOAT16
+from favorbench.models.summary import read
 from tests.command_line import refused, run
 from tests.small_models import small_folder
 
@@ -54,6 +56,16 @@ def test_a_users_module_is_measured_by_its_output(lines):
     found = lines("own", size=4)
     assert found["uniform"]["effect"] > 1e-6 and found["exact"]["effect"] == 0
     assert run("plot out-own")[0] == 0
+    assert {file.stem for file in Path("out-own/figures").glob("*.png")} == {"effect"}  # no hidden states are known
+
+
+def test_a_figure_without_projected_errors_has_one_panel(module):
+    """The caption said "nan (right)", beside an empty panel."""
+    module("mine", MODULE)
+    code, _, err = run("model mine:vit --maps none --methods clusters -R 4 --draws 1 --layers all,each --out out -q")
+    assert code == 0, err
+    (chart,) = heads(read(Path("out")))
+    assert len(chart.panels) == 1 and re.search(r"Spearman's correlation: -?[01]\.\d\d\.$", chart.caption)
 
 
 @pytest.mark.usefixtures("lines")

@@ -89,7 +89,7 @@ def by_layer(results: ModelResults) -> list[style.Chart]:
     """The error of the hidden states after each layer, for each estimator at its largest size."""
     layers = results.lines["layers"].iloc[0]
     rows = results.rows[(results.rows["layers"] == layers) & (results.rows["estimator"] != "exact")]
-    rows = _largest(rows)[[*LINE, "text", "hidden_error"]].explode("hidden_error")
+    rows = _largest(rows)[[*LINE, "text", "hidden_error"]].explode("hidden_error").dropna(subset="hidden_error")
     rows["layer"] = rows.groupby(level=0).cumcount() + 1
     means = rows.astype({"hidden_error": float}).groupby([*LINE, "layer", "text"], sort=False)["hidden_error"].mean()
     data = means.groupby([*LINE, "layer"], sort=False).median().rename("middle").reset_index()
@@ -136,13 +136,17 @@ def heads(results: ModelResults) -> list[style.Chart]:
     predicted = predictions(results)
     if predicted is None:
         return []
+    columns = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
+    correlations = f"{predicted.of_relative_error:.2f}"
+    if predicted.points["head_after_projection"].isna().all():  # of a module that shows no hidden states
+        del columns["head_after_projection"]
+    else:
+        correlations += f" (left), {predicted.of_projected_error:.2f} (right: root of the sum of squares over heads)"
     text = (
         f"{_about(results)}: errors under exact inputs against the effect of replacing that layer alone, "
         f"{len(predicted.points)} points, one for each layer, text, estimator, size and draw. Spearman's correlation: "
-        f"{predicted.of_relative_error:.2f} (left), {predicted.of_projected_error:.2f} (right: root of the sum of "
-        "squares over heads)."
+        f"{correlations}."
     )
-    columns = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
     panels = [
         style.Panel("", partial(_scatter, results, predicted.points, column, label), "effect")
         for column, label in columns.items()
