@@ -59,6 +59,13 @@ def test_what_a_recommendation_says_of_heads_and_settings_without_a_certificate(
     found = recommendation(1, model, "delta_nll", CLUSTERS, points=tuple(points), undecided=("a", "b"), share=0.5)
     assert "No settings per head that cost less are certified (2 tried)." in sentence(found)
     assert notes(found)[-1] == "Too near to the target to decide with these texts, more may do: a, b."
+    tested = [MeasuredCandidate(CLUSTERS._replace(size=size), 1.0, 0.5, size, 0, 0, 0, "open") for size in (5, 4)]
+    names = tuple(point.setting.text for point in tested)
+    found = recommendation(1, model, "delta_nll", CLUSTERS, points=tuple(tested), undecided=names)  # of 9 - 4 texts
+    assert notes(found)[-2:] == [
+        "Too near to the target to decide with these texts, more may do: clusters, size 5.",
+        "Too near to the target to decide with the most texts that a candidate is tested on: clusters, size 4.",
+    ]
 
 
 def test_five_draws_have_no_interval_and_one_no_mean_interval():

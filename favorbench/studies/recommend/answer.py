@@ -372,10 +372,12 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     lines += [f"{name} is left unchanged: {reason}." for name, reason in list(model.left.items())[:3]]
     if len(model.left) > 3:
         lines.append(f"So are {len(model.left) - 3} more.")
-    if decision.undecided:
-        lines.append(
-            f"Too near to the target to decide with these {model.draws}, more may do: {', '.join(decision.undecided)}."
-        )
+    stopped = {point.setting.text for point in decision.points if point.draws < model.texts - model.chosen_on}
+    reasons = {
+        f"with these {model.draws}, more may do": [name for name in decision.undecided if name not in stopped],
+        f"with the most {model.draws} that a candidate is tested on": [n for n in decision.undecided if n in stopped],
+    }
+    lines += [f"Too near to the target to decide {why}: {', '.join(names)}." for why, names in reasons.items() if names]
     return lines
 
 
