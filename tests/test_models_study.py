@@ -479,6 +479,21 @@ def test_what_is_said_of_lines_of_fewer_texts_and_draws(folder, monkeypatch):
     assert np.isnan(found.lines.set_index("estimator").loc["uniform", "predicted"])
 
 
+def test_no_prediction_of_fewer_draws_is_shown(folder):
+    """An interrupted command left the second draw of one text out: the mean over two draws stood beside one draw."""
+    from favorbench.models.predicted import FILE, predict  # which needs torch
+
+    scenario = asked(folder, maps=("positive",), methods=(), sizes=(4,), draws=2, texts=2)
+    study(scenario, "run", after=lambda model: predict(model, Path("run"), 2, None, print))
+    assert read("run").lines.set_index("estimator")["predicted"].notna().sum() == 2
+    stored = json.loads(Path("run", FILE).read_text())
+    *_, last = stored["texts"].values()
+    del last["positive orthogonal 4 1"]
+    Path("run", FILE).write_text(json.dumps(stored))
+    predicted = read("run").lines.set_index("estimator")["predicted"]
+    assert predicted["uniform"] > 0 and np.isnan(predicted["positive"])
+
+
 def test_the_sentence_compares_settings_on_the_same_texts(folder):
     """The best of settings was named where each was measured on other texts, beside uniform attention on all."""
     scenario = asked(folder, maps=(), sizes=(4,), draws=1, texts=2)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 import pandas as pd
@@ -95,21 +95,27 @@ def predict(
             )
 
 
-def with_predictions(lines: pd.DataFrame, path: Path) -> pd.DataFrame:
+def with_predictions(lines: pd.DataFrame, rows: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Add a column ``predicted`` to the lines of a study, the sum over all heads, if there are predictions.
 
-    Like the measured effect, it is the median over texts of the mean over draws; NaN where it lacks some of these.
+    Like the measured effect, it is the median over texts of the mean over draws; NaN where it is not of the same texts
+    and draws.
     """
     sums = [
-        (text, *name.rsplit(" ", 3), sum(math.inf if effect is None else effect for effect in heads))
+        (text.rpartition(" ")[0], *name.rsplit(" ", 3), sum(math.inf if effect is None else effect for effect in heads))
         for text, estimators in _stored(path / FILE)["texts"].items()
         for name, heads in estimators.items()
     ]
     if not sums:
         return lines
-    table = pd.DataFrame(sums, columns=["text", *TIMED, "draw", "predicted"]).astype({"size": int})
+    table = pd.DataFrame(sums, columns=["text", *TIMED, "draw", "predicted"]).astype({"size": int, "draw": int})
+    predicted, measured = _draws_of(table), _draws_of(rows[rows["layers"] == ALL])
+    alike = [key for key, draws in predicted.items() if draws == measured.get(key)]
     medians = table.groupby(["text", *TIMED])["predicted"].agg(fmean).groupby(TIMED).median()
-    counts = table.groupby(TIMED)[["text", "draw"]].nunique()
-    lines = lines.merge(medians.to_frame().join(counts).reset_index(), on=TIMED, how="left", sort=False)
-    alike = (lines["layers"] == ALL) & (lines["text"] == lines["texts"]) & (lines["draw"] == lines["draws"])
-    return lines.assign(predicted=lines["predicted"].where(alike)).drop(columns=["text", "draw"])
+    lines = lines.merge(medians.loc[alike].reset_index(), on=TIMED, how="left", sort=False)
+    return lines.assign(predicted=lines["predicted"].where(lines["layers"] == ALL))
+
+
+def _draws_of(rows: pd.DataFrame) -> dict[Any, set[tuple[str, int]]]:
+    """The texts and draws of each estimator."""
+    return {key: {*zip(group["text"], group["draw"], strict=True)} for key, group in rows.groupby(TIMED)}

@@ -78,7 +78,7 @@ class ModelResults(NamedTuple):
 def read(path: Path) -> ModelResults:
     """The study in a directory. Raises StoreError."""
     rows = read_measurements(path)
-    lines = with_predictions(with_seconds(lines_of(rows), path), path)
+    lines = with_predictions(with_seconds(lines_of(rows), path), rows, path)
     return ModelResults(path, read_manifest(path), rows, lines)
 
 
