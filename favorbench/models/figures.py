@@ -185,7 +185,7 @@ def _looks(results: ModelResults) -> dict[str, dict[str, Any]]:
 
 def _names(rows: pd.DataFrame) -> pd.Series:
     """The name of the estimator of each row, with its sampler."""
-    return pd.Series([described(row) for row in rows.assign(size=0).to_dict("records")], rows.index, dtype=object)
+    return pd.Series([described(row) for _, row in rows.assign(size=0).iterrows()], rows.index, dtype=object)
 
 
 def _about(results: ModelResults) -> str:
