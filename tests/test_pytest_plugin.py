@@ -166,6 +166,7 @@ def test_the_value_is_the_error_of_the_function(rng):
     assert function_error(lambda q, k, v: exact(q, k) @ v, (q, k, v)).value < 1e-14
     random = function_error(lambda q, k, v, rng: v + rng.normal(size=v.shape), (q, k, v), draws=9)
     assert random.draws == 9 and random.low < random.value < random.high and random.coverage >= 0.95
+    assert function_error(lambda q, k, v, rng: v + rng.normal(size=v.shape), (q, k, v), draws=2).coverage == 0.5
     assert random == function_error(lambda q, k, v, rng: v + rng.normal(size=v.shape), (q, k, v), draws=9)
     assert function_error(lambda q, k, v: v * np.nan, (q, k, v)).value == np.inf
     gaussian = function_error(lambda q, k, v: v * 0 + v.mean(0), "gaussian", draws=3)

@@ -190,6 +190,24 @@ def test_options_of_equal_gain_are_taken_one_by_one():
     assert [sorted(allocate(costs, effects, budget)) for budget in (0, 1, 2, 3)] == [[0, 0], [0, 1], [0, 2], [1, 2]]
 
 
+def test_texts_that_have_tested_candidates_do_not_choose_where_texts_are_added(model, text):
+    """And those that settings were chosen on do not test: else an added text would be another test."""
+    words, files = Path(text).read_text(encoding="utf-8").split(), []
+    for name, part in (("a.txt", words[: 15 * LENGTH]), ("b.txt", words[15 * LENGTH :])):
+        Path(name).write_text(" ".join(part), encoding="utf-8")
+        files.append(name)
+    given = {"model": model, "target": 1.0, **EASY}
+    first = fb.recommend(texts=files[:1], out="run", per_head=True, **given)
+    added = fb.recommend(texts=files, out="run", per_head=True, **given)
+    alone = fb.recommend(texts=files, out="alone", per_head=True, **given)
+    assert [found.model.chosen_on for found in (first, added, alone)] == [5, 5, 10]
+    with pytest.raises(fb.StoreError, match="chosen_on 5 there, null here; use another `out`"):
+        fb.recommend(texts=files, out="run", **given)
+    fb.recommend(texts=files[:1], out="plain", **given)
+    with pytest.raises(fb.StoreError, match="chosen_on null there, 10 here; use another `out`"):
+        fb.recommend(texts=files, out="plain", per_head=True, **given)
+
+
 @pytest.mark.slow
 def test_the_command(model, text):
     flags = f"--confidence 0.6 --max-size 32 -L {LENGTH} -q --methods clusters --maps none --per-head"

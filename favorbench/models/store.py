@@ -36,8 +36,11 @@ SEARCH = "search"
 #: The key of the order in which ``recommend`` measures texts.
 ORDER = "order"
 
+#: The key of the number of texts that ``recommend`` chose settings per head on.
+CHOSEN_ON = "chosen_on"
+
 #: Parts of a request that may not change within a directory: every measurement depends on them.
-FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads", "left_layers")
+FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads", "left_layers", CHOSEN_ON)
 
 #: Digests by name, which may be added but not changed, and the noun for messages.
 GROWING = {"texts": "text ", "recommended": "recommendation ", "modules": "module "}

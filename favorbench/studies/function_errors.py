@@ -192,7 +192,7 @@ def _measure(function: AttentionFunction, source: HeadSource, settings: Measurem
     longest = max(len(errors.errors) for errors in heads.values())
     means = np.mean([np.resize(errors.errors, longest) for errors in heads.values()], axis=0)
     low, high, coverage = median_interval(means)
-    return FunctionError(float(np.median(means)), low, high, coverage if longest > 2 else 1.0, longest, heads)
+    return FunctionError(float(np.median(means)), low, high, coverage if high > low else 1.0, longest, heads)
 
 
 def _checked(function: AttentionFunction, size: int) -> CheckedFunction:

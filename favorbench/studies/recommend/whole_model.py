@@ -27,7 +27,16 @@ from favorbench.models.plan import ALL, ModelScenario, PlannedRow
 from favorbench.models.recommended import ByHead, head_names, heads_by_layer
 from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Replacement
 from favorbench.models.seconds import TimedEstimator, conditions, stored_seconds
-from favorbench.models.store import KEY, ORDER, SEARCH, merged_request, open_rows, read_manifest, write_manifest
+from favorbench.models.store import (
+    CHOSEN_ON,
+    KEY,
+    ORDER,
+    SEARCH,
+    merged_request,
+    open_rows,
+    read_manifest,
+    write_manifest,
+)
 from favorbench.models.study import MeasuredModel
 from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
@@ -150,12 +159,12 @@ def _order(model: MeasuredModel, earlier: Sequence[str]) -> list[str]:
     return known + [text for texts in rounds for text in texts if text is not None]
 
 
-def _earlier_order(path: Path) -> list[str]:
-    """The order of the texts of an earlier answer in this directory; empty where there is none."""
-    if not part_paths(path / "trials"):
-        return []
-    order = read_manifest(path)["asked"].get(ORDER, [])
-    return [name for name in order if isinstance(name, str)] if isinstance(order, list) else []
+def _earlier(path: Path) -> tuple[list[str], int]:
+    """The order of the texts of an earlier answer in this directory, and how many of them settings were chosen on."""
+    asked = read_manifest(path)["asked"] if part_paths(path / "trials") else {}
+    order, chosen_on = asked.get(ORDER), asked.get(CHOSEN_ON)
+    names = [name for name in order if isinstance(name, str)] if isinstance(order, list) else []
+    return names, chosen_on if isinstance(chosen_on, int) else 0
 
 
 class ModelSearch(CandidateSearch):
@@ -291,7 +300,9 @@ def recommend_model(
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     target, rule = rule.target, rule._replace(target=signed(rule.target, metric))
     files = {*map(_file_of, model.texts)}
-    chosen_on = min(MOST_TEXTS, len(model.texts) // 3) if per_head else 0
+    earlier, before = _earlier(path)  # texts that have tested candidates must not choose, nor the other way round
+    kept_texts = sum(text in model.texts for text in earlier[:before])
+    chosen_on = (kept_texts or min(MOST_TEXTS, len(model.texts) // 3)) if per_head else 0
     about = WholeModel(
         name, len(files), len(model.texts), model.length, by,
         {layer.name: layer.left for layer in model.first if layer.left is not None}, chosen_on=chosen_on,
@@ -304,9 +315,10 @@ def recommend_model(
     processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
     executor = workers if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
-        order = _order(model, _earlier_order(path))
+        order = _order(model, earlier)
         modules = user_sources(method for _, method in settings)
         asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order, "modules": modules}
+        asked[CHOSEN_ON] = chosen_on or None
         request, facts = merged_request(path, model.request() | asked), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
