@@ -339,9 +339,7 @@ def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, d
     if variance is not None and job.map.randomness == "omega" and not job.sampler.gaussian_rows:
         variance = variance + (job.targets(x) - gram) ** 2
     measurable = _measurable(kernel, job, points, variance, draws)
-    total = (
-        math.nan if variance is None else max(float(np.sum(variance)), 0.0)
-    )  # where it is 0, rounding may leave less
+    total = math.nan if variance is None else max(float(np.sum(variance)), 0.0)  # of 0, rounding may leave less
     return (math.sqrt(total) if math.isfinite(total) else math.nan), measurable
 
 
