@@ -53,7 +53,9 @@ METHOD_COSTS = {
     "monarch": (2 * (16 * 16 * 7 + 16 * 7 * 13) - 16 * 16 * 7) * D + (16 * 16 * 7 + 16 * 7 * 13) * V,
     "lara": ROWS * PAIR + M * M * D,
     "thinformer": N * PAIR + 3 * 1024 * (D + V),  # 128 keys: 16 buckets of 8, 4 of 16, 1 of 32
-    "eva": L * PAIR + L * (D + V),
+    # 25 blocks of 8 among 8 chunks of 25 keys. 16 blocks cut one in two: a query has 7 others, 2 rests, 8 keys;
+    # 2 begin or end a chunk (1 rest); 7 lie in two chunks (6 others, 2 rests). The values of rests are made anew.
+    "eva": L * (D + V) + 8 * (16 * 17 + 2 * 16 + 7 * 16) * (D + V) + (18 * (25 - 8) + 7 * (50 - 8)) * V,
     "hyperattention": N * PAIR + ROWS * D * 7,
     "kdeformer": N * PAIR + ROWS * D * 7 + L * V * V,
     # two groups of 64 queries with padding, and 50 blocks of 4 keys; vertical-slash asks for as many queries as keys
