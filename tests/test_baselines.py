@@ -6,6 +6,7 @@ from matplotlib.lines import Line2D
 
 import favorbench as fb
 from favorbench.baselines import BASELINES
+from favorbench.errors import InputError
 from favorbench.methods import AttentionProblem, Shape
 from tests.definitions import member
 from tests.test_methods import answers, problem
@@ -14,6 +15,8 @@ from tests.test_methods import answers, problem
 def test_best_rank_says_nothing_about_a_matrix_that_does_not_fit(monkeypatch):
     monkeypatch.setattr("favorbench.baselines.members.MATRIX_LIMIT", 40 * 40 - 1)
     assert answers("best-rank", problem(), (4,)) == []
+    with pytest.raises(InputError, match=r"'best-rank' has no answer for 40 queries and 40 keys: .* up to 2048 x 2048"):
+        fb.method_attention(*np.ones((3, 40, 5)), fb.get_baseline("best-rank"))
 
 
 def test_names_and_looks_are_unique():

@@ -249,6 +249,19 @@ def test_claims_that_sampling_cannot_measure_are_marked():
     assert not cell.measurable and cell.median < 0.5 * cell.expected and not cell.biased
 
 
+def test_claims_under_rows_of_fixed_norm_are_measured_with_fewer_draws():
+    """Their bias is found; with few draws their tail, too, is out of reach."""
+    points = gaussian_points(40, 16, 1.0, seed=0)
+    few, many = (
+        study(SoftmaxKernel(4.0), ["positive"], ["orthogonal-sqrt-d"], [256], points, draws=draws).cells[0]
+        for draws in (2, 200)
+    )
+    assert many.measurable and many.biased and not few.measurable
+    # a control: the same map under Gaussian rows, whose tail is longer, and without bias
+    gaussian = study(SoftmaxKernel(4.0), ["positive"], ["orthogonal"], [256], points, draws=200).cells[0]
+    assert not gaussian.measurable and not gaussian.biased
+
+
 @pytest.mark.parametrize("name", ["positive", "sderf", "aderf-sderf", "hybrid", "poisson", "geometric"])
 def test_no_map_is_called_biased_because_sampling_cannot_measure_it(name):
     """Also those whose variance has no argument, and under samplers without a closed form."""

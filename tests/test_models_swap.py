@@ -201,6 +201,7 @@ def test_some_heads_stay_exact_and_whole_groups_of_the_others_share_near_cells()
     all_replaced, exact = method.outputs(heads, 0, ()), Exact().outputs(heads, 0, ())
     some = ByHead.but_exact(method, {0: (6, 8, 7)})
     assert some.label.endswith("3 heads exact") and some.size == 64
+    assert ByHead.but_exact(replacement("uniform"), {0: (6, 7, 8)}).kind == "method"  # no longer the trivial answer
     output = some.outputs(heads, 0, ())
     assert torch.equal(output[:, :6], all_replaced[:, :6]) and difference(output[:, 6:], exact[:, 6:]) < 1e-12
     assert torch.equal(some.outputs(heads._replace(layer=1), 0, ()), all_replaced)  # another layer

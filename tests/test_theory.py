@@ -11,6 +11,7 @@ from favorbench import style
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
 from favorbench.samplers import get_sampler
+from favorbench.samplers.laws import FixedNormRows
 from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
 from favorbench.studies.theory import chart, measured_deviation, pair_at, study
 
@@ -55,6 +56,26 @@ def test_the_gate_is_the_documented_number_of_draws():
         x, y = pair_at(math.sqrt(v2 / 2), 16, 0.0)
         assert float(draws_needed(get_map("positive"), x, y)[0, 0]) == pytest.approx(draws, rel=0.05)
         assert float(draws_needed(get_map("trig"), x, y)[0, 0]) == 30.0
+
+
+def test_rows_of_fixed_norm_need_fewer_draws():
+    """The tail is that of a cosine with a uniform direction: against its density, integrated."""
+    rows, cosine = FixedNormRows(4.0), np.linspace(-1.0, 1.0, 200_001)
+    for squared in (0.5, 4.0, 20.0):
+        density = (1.0 - cosine**2) ** ((16 - 3) / 2)
+        tilted = density * np.exp(2.0 * 4.0 * math.sqrt(squared) * (cosine - 1.0))
+        beyond = cosine >= np.sum(tilted * cosine) / np.sum(tilted)
+        assert rows.tail(np.array(squared), 16) == pytest.approx(np.sum(density[beyond]) / np.sum(density), rel=1e-3)
+    x, y = pair_at(math.sqrt(2.0), 16, 0.0)
+    fewer = draws_needed(get_map("positive"), x, y, rows).item()
+    assert 30.0 < fewer < 0.01 * draws_needed(get_map("positive"), x, y).item()
+
+
+def test_a_map_with_a_sample_of_its_own_is_the_same_under_every_sampler():
+    iid, orthogonal = (
+        study(get_map("poisson"), get_sampler(name), 8, [0.5], [16], draws=50) for name in ("iid", "orthogonal")
+    )
+    assert iid == orthogonal and iid.title.startswith("poisson/own")
 
 
 def test_beyond_the_gate_no_number_is_shown():

@@ -169,9 +169,12 @@ def method_attention(
     estimator.check((size,), problem.shape)
     streams = Streams((np.random.default_rng(rng),), lambda hosts: to_backend_of(hosts[0], given[0]))
     with failures_named(estimator.name):
-        (estimate,) = estimator.estimates(problem, (size,), streams)
-        output = estimate.output
-    return output if on_device else to_backend_of(on_host(output), query)
+        for estimate in estimator.estimates(problem, (size,), streams):
+            output = estimate.output
+            return output if on_device else to_backend_of(on_host(output), query)
+    raise InputError(
+        f"method {estimator.name!r} has no answer for {len(query)} queries and {len(key)} keys: {estimator.description}"
+    )
 
 
 __all__ = [

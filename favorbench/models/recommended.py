@@ -59,7 +59,7 @@ class ByHead(Replacement):
         self.causal_safe = all(member.causal_safe for member in self.members())
         self.needed_layers = tuple(sorted(choices))
         self.layers = () if others else self.needed_layers
-        self.kind = others.kind if others else "method"
+        self.kind = others.kind if others and others.kind != "trivial" else "method"  # beside exact heads it competes
         self.sampler, self.size = (others.sampler, others.size) if others else (None, None)
 
     @staticmethod

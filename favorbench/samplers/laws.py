@@ -26,6 +26,13 @@ class RowLaw:
         """E cos(w.z)."""
         return np.full(z.shape[:-1], np.nan)
 
+    def tail(self, squared: np.ndarray, head_dim: int) -> np.ndarray:
+        """P(w.z >= t) for |z|^2 = squared, and the t about which the integral of E exp(2 w.z) lies.
+
+        That of N(0, I), t = 2 |z|^2, where no other is known.
+        """
+        return scipy.special.ndtr(-2.0 * np.sqrt(squared))
+
 
 class IsotropicRows(RowLaw, ABC):
     """A law that is invariant under rotations: its expectations are one function of |z|^2."""
@@ -62,6 +69,12 @@ class FixedNormRows(IsotropicRows):
 
     def radial(self, squared: np.ndarray, head_dim: int) -> np.ndarray:
         return _on_sphere(self.dimension or head_dim, self.norm**2 * squared)
+
+    def tail(self, squared: np.ndarray, head_dim: int) -> np.ndarray:
+        """t is the mean of w.z under exp(2 w.z), and w.z / (norm |z|) the cosine of a uniform direction."""
+        dimension, squared = self.dimension or head_dim, 4.0 * self.norm**2 * squared
+        cosine = np.sqrt(squared) / dimension * _on_sphere(dimension + 2, squared) / _on_sphere(dimension, squared)
+        return 0.5 * scipy.special.betainc((dimension - 1) / 2, 0.5, 1.0 - cosine**2)
 
 
 @dataclass(frozen=True)

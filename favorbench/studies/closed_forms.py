@@ -4,15 +4,15 @@ import bisect
 import math
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap
 from favorbench.samplers import Sampler
-from favorbench.samplers.laws import IsotropicRows, PairLaw, SameRow
+from favorbench.samplers.laws import GaussianRows, IsotropicRows, PairLaw, RowLaw, SameRow
 
 #: An empirical second moment of exp(w.z) needs about this many draws in the region that dominates it.
 DRAWS_IN_THE_TAIL = 30.0
+GAUSSIAN = GaussianRows()
 
 
 @np.errstate(all="ignore")  # far out second moments overflow: they are infinite
@@ -108,12 +108,12 @@ def projections_for(
 
 
 @np.errstate(all="ignore")
-def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray, rows: RowLaw = GAUSSIAN) -> np.ndarray:
     """Projections needed before an empirical variance of the kernel estimate means anything, for every pair.
 
-    The second moment of exp(w.z) comes from draws with w.z near 2 |z|^2: 30 / Phi(-2 |z|) of them. Maps of cos(w.z)
-    are bounded and need 30. For other maps only the second moment is known, and exp(w.z) with the same one,
-    exp(|z|^2) relative to the squared mean, stands for them.
+    The second moment of exp(w.z) comes from draws with w.z near 2 |z|^2, if w is Gaussian (rows): 30 / Phi(-2 |z|) of
+    them; fewer for rows of fixed norm. Maps of cos(w.z) are bounded and need 30. For other maps only the second moment
+    is known, and exp(w.z) with the same one, exp(|z|^2) relative to the squared mean, stands for them.
     """
     argument = feature_map.pair_argument(x, y)
     if argument is None:
@@ -121,4 +121,4 @@ def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray) -> np.nd
         if variance is None:
             return np.full((len(x), len(y)), math.inf)
         argument = np.log1p(variance)
-    return DRAWS_IN_THE_TAIL * np.exp(-log_ndtr(-2.0 * np.sqrt(np.maximum(argument, 0.0))) * (argument > 0))
+    return DRAWS_IN_THE_TAIL / np.where(argument > 0, rows.tail(np.maximum(argument, 0.0), x.shape[-1]), 1.0)

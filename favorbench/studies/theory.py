@@ -71,6 +71,9 @@ def study(
             f"{label(feature_map)}: `centre` subtracts the mean of all tokens, and this is about one query and key, of "
             "which nothing is left: leave it out, or measure whole sequences with favorbench sweep"
         )
+    source = label(sampler)
+    if feature_map.randomness == "own":  # its sample is the same under every sampler
+        sampler, source = get_sampler("iid"), "own"
     for size in sizes:
         sampler.check(size, head_dim)
     points, needed, gates, done = [], {}, {}, itertools.count()
@@ -91,7 +94,7 @@ def study(
             norm, size, formula = points[i][:3]
             measured = measured_deviation(feature_map, sampler, *pairs[norm], size, draws, seed, report)
             points[i] = Deviation(norm, size, formula, *measured)
-    title = f"{label(feature_map)}/{label(sampler)}, d = {head_dim}, cosine {cosine:g}"
+    title = f"{label(feature_map)}/{source}, d = {head_dim}, cosine {cosine:g}"
     return TheoryStudy(title, tuple(points), needed, target, draws)
 
 

@@ -336,24 +336,29 @@ def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, d
     if not job.random:
         return float(np.linalg.norm(job.targets(x) - gram)), True
     variance = kernel.variance(job.map, job.sampler, points, job.size)
-    if variance is not None and job.map.randomness == "omega" and not job.sampler.gaussian_rows:
-        variance = variance + (job.targets(x) - gram) ** 2
-    measurable = _measurable(kernel, job, points, variance, draws)
-    total = math.nan if variance is None else max(float(np.sum(variance)), 0.0)  # of 0, rounding may leave less
+    moved = variance is not None and job.map.randomness == "omega" and not job.sampler.gaussian_rows
+    bias = float(np.sum((job.targets(x) - gram) ** 2)) if moved else 0.0
+    measurable = _measurable(kernel, job, points, variance, bias, draws)
+    total = math.nan if variance is None else bias + max(float(np.sum(variance)), 0.0)  # of 0, rounding may leave less
     return (math.sqrt(total) if math.isfinite(total) else math.nan), measurable
 
 
-def _measurable(kernel: Kernel, job: _Job, points: np.ndarray, errors: np.ndarray | None, draws: int) -> bool:
-    """Whether pairs within reach of sampling make up SHARE of the expected squared errors of all pairs.
+def _measurable(
+    kernel: Kernel, job: _Job, points: np.ndarray, variance: np.ndarray | None, bias: float, draws: int
+) -> bool:
+    """Whether bias (squared, summed) and the pairs within reach of sampling are SHARE of the expected squared error.
 
-    errors: None where the closed form is not known under the sampler: those of independent rows then stand for them.
+    variance: None where the closed form is not known under the sampler: those of independent rows then stand for them.
     """
     x = kernel.scaled(points)
     if not job.map.unbiased or job.map.relative_variance(x[:1], x[:1], 1) is None:
         return True  # as far as is known
-    reach = draws_needed(job.map, x, x) <= draws * job.size
+    rows = job.sampler.row_law(job.size, x.shape[1])
+    reach = draws_needed(job.map, x, x, rows) <= draws * job.size
     if np.all(reach):
         return True
-    if errors is None:
-        errors = kernel.variance(job.map, get_sampler("iid"), points, job.size)
-    return errors is not None and float(np.sum(errors[reach])) >= SHARE * max(float(np.sum(errors)), 0.0)
+    if variance is None:
+        variance = kernel.variance(job.map, get_sampler("iid"), points, job.size)
+    if variance is None:
+        return False
+    return bias + float(np.sum(variance[reach])) >= SHARE * (bias + max(float(np.sum(variance)), 0.0))
