@@ -212,7 +212,14 @@ def test_the_text_that_is_measured_is_refused(rng):
             {"calibrate": None},
             "calibrated:centre:oprf: its parameters are those of another text: give `calibrate` FILE",
         ),
-        ({"maps": "centre:oprf"}, "`calibrate` other.npz: nothing asked for is calibrated; write calibrated:MAP"),
+        (
+            {"maps": "centre:oprf"},
+            "`calibrate` other.npz: nothing asked for has parameters to fit; write calibrated:MAP",
+        ),
+        (
+            {"maps": "calibrated:positive"},
+            "other.npz: nothing asked for has parameters to fit; write calibrated:MAP for",
+        ),
         ({"calibrate": "few.npz"}, "it has no head 'L0H1', which is to be measured; it has L0H0"),
         ({"calibrate": "wide.npz"}, "its head L0H0 has head_dim 7, not 6"),
         ({"calibrate": "gausian"}, "unknown inputs 'gausian' (did you mean 'gaussian'?)"),

@@ -365,7 +365,9 @@ def test_the_text_to_calibrate_on_is_none_of_those_measured(folder):
     copy.write_bytes((folder / "text1.txt").read_bytes())
     with pytest.raises(InputError, match="measured too, as text1"):
         studied(folder, "run", calibrate=str(copy))
-    with pytest.raises(ScenarioError, match=r"text4\.txt: nothing asked for is calibrated; write calibrated:MAP"):
+    with pytest.raises(
+        ScenarioError, match=r"text4\.txt: nothing asked for has parameters to fit; write calibrated:MAP"
+    ):
         studied(folder, "run", calibrate=f"{folder}/text4.txt")
     twice = ModelScenario(f"{folder}/bert", (f"{folder}/text1.txt", str(copy)), 24)
     with pytest.raises(InputError, match="the same text as text1"):

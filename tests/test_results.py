@@ -14,7 +14,7 @@ import favorbench as fb
 from favorbench.baselines import Baseline
 from favorbench.engine.columns import CELL, COLUMNS, ESTIMATOR, LABELS
 from favorbench.engine.store import SCHEMA
-from favorbench.errors import StoreError
+from favorbench.errors import ScenarioError, StoreError
 from favorbench.methods import Estimate
 from favorbench.results import findings, heads, tables
 from favorbench.results.figures import draw_all
@@ -229,6 +229,8 @@ def test_figures_are_named_by_their_content():
     assert names(draw_all(one)) == {"maps"}  # nothing to compare iid with
     both = sweep(small_scenario(maps="positive,hyperbolic"), "both")
     assert names(draw_all(both)) == {"iid-vs-ortho", "positive-vs-hyperbolic"}
+    with pytest.raises(ScenarioError, match="`estimators`: only a map of layers and heads shows single ones"):
+        draw_all(both, estimators="positive / iid")
 
 
 def test_a_map_without_r_is_a_line_next_to_the_others():

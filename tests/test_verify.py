@@ -346,6 +346,7 @@ def test_a_users_map_that_lies_exits_1():
     code, out, err = run("verify liar:Liar/iid --draws 1000 -q")
     assert (code, err) == (1, "") and "REFUTED" in out and "claims hold" in out
     assert run("verify positive/iid --draws 1000 --json -q")[0] == 0
+    assert run("verify positive/iid --draws 1000 --thorough")[0] == 2  # both set the number of draws
 
 
 def test_the_estimators_of_the_documents_are_verified_as_they_say():

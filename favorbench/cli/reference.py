@@ -147,6 +147,8 @@ def verify(
     from favorbench.studies.verify import controls as known_mistakes
     from favorbench.studies.verify import verify as run_verify
 
+    if thorough and draws is not None:
+        raise ScenarioError(f"--thorough --draws {draws}: both set the number of draws; leave one out")
     workers, count = resolve_cluster(cluster), draws or (THOROUGH_DRAWS if thorough else DRAWS)
     with console.progress("verify", quiet) as report:
         result = run_verify(subjects or (), count, seed, report, workers)

@@ -74,8 +74,8 @@ def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
         return
     if not waiting:
         raise ScenarioError(
-            f"`calibrate` {study.scenario.calibrate}: nothing asked for is calibrated; write calibrated:MAP, e.g. "
-            "`maps` calibrated:centre:aderf-sderf"
+            f"`calibrate` {study.scenario.calibrate}: nothing asked for has parameters to fit; write calibrated:MAP "
+            "for a map that has, e.g. `maps` calibrated:centre:aderf-sderf"
         )
     seen = set()
     for name, head in {(shape.input, shape.head): None for shape in shapes}:

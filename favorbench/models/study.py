@@ -71,8 +71,8 @@ def study(
     estimators = itertools.chain.from_iterable(item.members() for item in scenario.replacements)
     if model.calibration is not None and not any(item.needs_calibration for item in estimators):
         raise ScenarioError(
-            f"`calibrate` {scenario.calibrate}: nothing asked for is calibrated; write calibrated:MAP, e.g. `maps` "
-            "calibrated:centre:aderf-sderf"
+            f"`calibrate` {scenario.calibrate}: nothing asked for has parameters to fit; write calibrated:MAP for a "
+            "map that has, e.g. `maps` calibrated:centre:aderf-sderf"
         )
     replaceable = [layer.index for layer in model.replaceable]
     planned = {row.key: row for row in plan(scenario, list(model.texts), replaceable)}

@@ -98,6 +98,11 @@ def draw_all(
     check_metric(results, metric)
     results = where_measured(results, metric)
     maps = {kind: draw(results, metric, estimators) for kind, draw in ((HEADS, layer_map), (EFFECTS, effect_map))}
+    if estimators is not None and not any(maps.values()):
+        raise ScenarioError(
+            f"`estimators`: only a map of layers and heads shows single ones, and {results.path} has none for "
+            f"{metric}: it takes {HEADS.needs}; leave `estimators` out"
+        )
     written = []
     for kind in FIGURES:  # written one by one: damaged times end the command after the figures before them
         charts = maps[kind] if kind in maps else charts_of(kind, results, metric, heads is not None)
