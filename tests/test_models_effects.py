@@ -99,6 +99,19 @@ def test_layers_are_found_with_their_output_projections(model, tokens):
         assert layer.shape.causal is not isinstance(model, transformers.BertModel)
 
 
+def test_a_norm_is_no_output_projection():
+    """BitNet normalises the output of attention before W_O, which then does not act on an error alone."""
+    sizes = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = transformers.BitNetConfig(
+        **sizes, num_attention_heads=4, num_key_value_heads=2, bos_token_id=None, eos_token_id=None
+    )
+    model, tokens = transformers.BitNetForCausalLM(config).eval(), torch.arange(8)[None]
+    layers = layers_of(model, tokens)
+    assert len(layers) == 2 and not any(layer.projection for layer in layers)
+    found = head_errors(model, run(model, tokens), layers, lambda heads: Removed().outputs(heads, 0, ()))
+    assert len(found) == 8 and all(one.head_after_projection is None for one in found)
+
+
 def test_errors_of_heads_are_their_formulas(model, tokens):
     """Removed: an error of 1 in every head, and after the projection what its part of W_O makes of its output."""
     reference, layers = run(model, tokens), layers_of(model, tokens)

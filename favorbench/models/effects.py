@@ -142,7 +142,8 @@ class ModelLayer:
 def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
     """The attention layers of a model, in the order of their calls.
 
-    The output projection W_O is the first module that receives the output; its name differs between model families.
+    The output projection W_O is the first module with parameters that receives the output; its name differs between
+    model families. It is unknown where that is not a matrix, as a norm before it.
     """
     layers: dict[int, ModelLayer] = {}
     pending: list[tuple[int, Tensor]] = []
@@ -153,11 +154,12 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
         pending[:] = [(call.index, output.transpose(1, 2).flatten(2))]
 
     def find_projection(module: Any, inputs: tuple[Any, ...]) -> None:
-        if not pending or not inputs or any(module.children()):
+        weight = getattr(module, "weight", None)  # dropout has none
+        if not pending or not inputs or weight is None or any(module.children()):
             return
         index, output = pending[0]
         if isinstance(inputs[0], torch.Tensor) and inputs[0].shape == output.shape and torch.equal(inputs[0], output):
-            layers[index] = replace(layers[index], projection=module)
+            layers[index] = replace(layers[index], projection=module if weight.ndim == 2 else None)
             pending.clear()
 
     with contextlib.ExitStack() as hooks:
