@@ -57,8 +57,9 @@ def samples_by_share(shares: Array, uniforms: Array, counts: Sizes, dtype: Any) 
 class SampledKeys(KeySummaryMethod):
     """Softmax over m keys, a uniform sample without replacement: K(x, y_j) = (l / m) exp(x.y_j) on these, else 0.
 
-    weights="values": m draws with replacement, in proportion to |v_j|, each weighted by 1 / (m p_j). Causal: a uniform
-    sample of the keys before. This is the fair trivial answer, which an estimator of size m should beat.
+    weights="values": m draws with replacement, in proportion to |v_j|, each weighted by 1 / (m p_j): unbiased where no
+    v_j is 0, for such a key is never drawn. Causal: a uniform sample of the keys before. This is the fair trivial
+    answer, which an estimator of size m should beat.
     """
 
     name = "sampled-keys"
