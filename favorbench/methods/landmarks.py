@@ -147,11 +147,6 @@ class ThroughLandmarks(KeySummaryMethod):
         for summary in landmark_summaries(tokens, self.landmarks(tokens.key, sizes[-1], streams), sizes):
             yield summary if self.guard == "none" else _guarded(summary)
 
-    def num_features_of(self, summary: KeySummary, size: int, head_dim: int) -> int:
-        inner = summary.free if isinstance(summary, GuardedSummary) else summary
-        assert isinstance(inner, LandmarkSummary)
-        return len(inner.chosen)
-
     def multiplications(self, shape: Shape, size: int) -> float:
         """Count m landmarks with all tokens and their values, m^2 (d_v + 1) for the solution, and the guard."""
         products = float((shape.n + shape.l) * size * shape.per_pair + size * size * (shape.d_v + 1))

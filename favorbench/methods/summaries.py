@@ -103,10 +103,6 @@ class KeySummaryMethod(Method):
         """The numbers that represent a key in the kernel estimate, or the keys and centres that represent all keys."""
         return size
 
-    def num_features_of(self, summary: KeySummary, size: int, head_dim: int) -> int:
-        """``num_features`` of one summary, where it depends on the keys."""
-        return self.num_features(size, head_dim)
-
     #: Number of summaries that a guard chooses between: prefixes add their exact keys to each.
     alternatives: int = 1
     #: Adjacent queries that are summed together, because they share a choice of keys.
@@ -145,16 +141,14 @@ class KeySummaryMethod(Method):
         sizes = sizes if self.every_size else sizes[-1:]
         if problem.causal:
             copies = zip(sizes, streams.for_sizes(len(sizes)), strict=True)
-            answers = ((self.num_features(size, d), self._causal(tokens, queries, size, rngs)) for size, rngs in copies)
+            answers = (self._causal(tokens, queries, size, rngs) for size, rngs in copies)
         else:
             summaries = zip(sizes, self.summaries(tokens, queries, sizes, streams), strict=True)
-            answers = (
-                (self.num_features_of(summary, size, d), self._sums(summary, tokens, queries, size))
-                for size, summary in summaries
-            )
-        for size, (features, parts) in zip(sizes, answers, strict=True):
+            answers = (self._sums(summary, tokens, queries, size) for size, summary in summaries)
+        for size, parts in zip(sizes, answers, strict=True):
             # these arrays live until the next ones are there: freed before, their pages would be taken anew each time
             outputs, normalisers = zip(*map(quotient, parts), strict=True)
+            features = self.num_features(size, d)
             yield Estimate(size, features, xp.concat(outputs, axis=-2), xp.concat(normalisers, axis=-2))
 
     def _sums(self, summary: KeySummary, tokens: Tokens, queries: Queries, size: int) -> Iterator[Sums]:
