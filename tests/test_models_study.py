@@ -198,7 +198,7 @@ def rows_of(effects):
     return pd.DataFrame(
         {**fixed, **empty, "text": text, "kind": kind, "estimator": name, "size": 4 if kind == "method" else 0,
          "embedding_loss": effect, "embedding": [1.0, effect], "head_error": None, "head_layer": None,
-         "head_after_projection": None, "multiplications": 1.0,
+         "head_after_projection": None, "multiplications": 1.0, "left": 0,
          "exact_multiplications": 4.0}
         for (kind, name), each in effects.items() for text, effect in zip("ab", each, strict=True)
     )  # fmt: skip
@@ -419,6 +419,7 @@ def test_a_layer_that_is_left_in_one_text_is_left_in_all(folder, order, tmp_path
     left = study(scenario, "run", after=lambda model: predict(model, Path("run"), 2, None, lambda said: None)).left
     rows = read("run").rows
     assert len(left) == 1 and "window" in next(iter(left.values()))
+    assert sentence(rows).startswith("all layers but 1, 2 texts of")
     assert set(rows.loc[rows["layers"] == "all", ["replaced", "left"]].itertuples(index=False)) == {(1, 1)}
     assert set(rows["layers"]) == {"all", "1"} and set(rows["head_layer"].dropna().explode()) == {1}
     assert read("run").lines.query("estimator == 'sampled-keys' and layers == 'all'")["predicted"].notna().all()

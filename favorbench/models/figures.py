@@ -48,7 +48,8 @@ def effect(results: ModelResults) -> list[style.Chart]:
     columns = ["size", "cost"] if compared.loc[compared["size"] > 0, "size"].nunique() > 1 else ["cost"]
     panels = [style.Panel("", partial(_draw_effect, results, points, column), "effect") for column in columns]
     interval = "" if compared["least"].isna().all() else ", with its interval"
-    text = f"{_about(results)}, {which_layers(layers)} replaced: median over texts of the mean over draws{interval}."
+    where = which_layers(layers, results.rows)
+    text = f"{_about(results)}, {where} replaced: median over texts of the mean over draws{interval}."
     title = "Effect of replacing attention on the model: lower is better"
     return [style.Chart("effect", title, text, panels, 2, (5.2, 4.6), (7.6, 4.6), points)]
 
@@ -93,7 +94,7 @@ def by_layer(results: ModelResults) -> list[style.Chart]:
     rows["layer"] = rows.groupby(level=0).cumcount() + 1
     means = rows.astype({"hidden_error": float}).groupby([*LINE, "layer", "text"], sort=False)["hidden_error"].mean()
     data = means.groupby([*LINE, "layer"], sort=False).median().rename("middle").reset_index()
-    text = f"{which_layers(layers)} replaced; each estimator at its largest size; median over texts."
+    text = f"{which_layers(layers, results.rows)} replaced; each estimator at its largest size; median over texts."
     return _against_layer(
         results, data, "hidden-error", "Error of the hidden states, layer by layer",
         ("after layer", "|h' - h| / |h|, mean over tokens"), text,

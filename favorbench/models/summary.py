@@ -202,7 +202,7 @@ def sentence(rows: pd.DataFrame) -> str:
     at_cost = "" if np.isnan(best["cost"]) else f" at {best['cost']:.2f} of its multiplications,"
     also += f"uniform attention {_costs(uniform['effect'], measure)}{more}"
     return (
-        f"{which_layers(best['layers'])}, {with_tokens(texts, rows)}, {draws}: {finding}: the best, "
+        f"{which_layers(best['layers'], rows)}, {with_tokens(texts, rows)}, {draws}: {finding}: the best, "
         f"{described(best)},{at_cost} {_costs(best['effect'], measure)} (worst "
         f"text {_value(best['worst'], measure)}), where {also}"
     )
@@ -214,9 +214,10 @@ def with_tokens(texts: str, rows: pd.DataFrame) -> str:
     return texts.replace("text", "input") if lengths == [1] else f"{texts} of {' to '.join(map(str, lengths))} tokens"
 
 
-def which_layers(layers: str) -> str:
-    """ "all layers", "layer 3", "layers 0,3"."""
-    return "all layers" if layers == ALL else f"layer{'s' if ',' in layers else ''} {layers}"
+def which_layers(layers: str, rows: pd.DataFrame) -> str:
+    """ "all layers", "all layers but 2" that cannot be replaced in these measurements, "layer 3", "layers 0,3"."""
+    left = int(rows["left"].max())
+    return f"all layers{f' but {left}' * (left > 0)}" if layers == ALL else f"layer{'s' * (',' in layers)} {layers}"
 
 
 def described(line: Mapping[str, Any] | pd.Series) -> str:
@@ -301,7 +302,7 @@ def sections(results: ModelResults) -> Sections:
     sets = lines["layers"].nunique()
     for layers, rows in lines.groupby("layers", sort=False):
         if layers == ALL or sets <= MANY:
-            shown += _tables(results, rows, f"{which_layers(str(layers))} replaced")
+            shown += _tables(results, rows, f"{which_layers(str(layers), results.rows)} replaced")
     if sets > MANY:
         single = lines[lines["layers"] != ALL]
         columns = dict.fromkeys(single["layers"], "-")
@@ -377,8 +378,10 @@ def note(results: ModelResults, columns: Iterable[str]) -> str:
     interval = interval_name(results.texts)
     interval += f" ({fewest} of fewer than {fewest_draws(1)})" * (fewest != interval)
     by = " by the KL" * (results.measure is LANGUAGE)
+    left = int(results.rows["left"].max())
+    exact = f"{counted(left, 'layer')} cannot be replaced: exact, and not in the cost. " if left else ""
     return (
-        f"{'; '.join(meaning for name, meaning in meanings.items() if name in shown)}. Median over "
+        f"{'; '.join(meaning for name, meaning in meanings.items() if name in shown)}. {exact}Median over "
         f"{results.counted_texts} of the mean over draws, {interval}; *: worse than uniform attention{by}, text by text"
     )
 
