@@ -256,6 +256,8 @@ def test_the_sentence_names_the_best_and_its_worst_text():
     assert "hardly matters" not in sentence(rows_of(given))
     given["trivial", "uniform"] = (0.001, 0.001)
     assert sentence(rows_of(given)).endswith("unnoticed too: attention hardly matters in this model on these texts")
+    for some in ({"layers": "1"}, {"left": 2}):  # the other layers are exact
+        assert sentence(rows_of(given).assign(**some)).endswith("hardly matters in these layers on these texts")
 
 
 @pytest.mark.parametrize("value, said", [(-1e-5, "0.000"), (0.0, "0.000"), (-0.2, "-0.200"), (0.0126, "0.013")])

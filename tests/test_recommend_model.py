@@ -282,6 +282,8 @@ def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F
         "This model hardly depends on its attention here: uniform attention keeps 1 - cos"
     )
     assert "fb.replace_attention(model, method='uniform')" in decision.python
+    partly = found._replace(model=found.model._replace(left={"layer 1": "why", "layer 3": "why"}))
+    assert sentence(partly).startswith("Attention beside 2 layers left unchanged hardly matters here: uniform, at ")
     found = found_for(folder, texts, exact_heads="L0H0-1", out="kept")
     start = "Attention beside 2 exact heads hardly matters here: uniform with 2 heads exact, at 25 % of the mult"
     assert found.decisions[0].setting.name == "uniform" and sentence(found).startswith(start)

@@ -193,7 +193,8 @@ def sentence(rows: pd.DataFrame) -> str:
         limit = float(bfloat16["worst_distance"].max())
         unnoticed = int((settings["worst_distance"] <= limit).sum())
         if uniform["worst_distance"] <= limit:
-            more = ", unnoticed too: attention hardly matters in this model on these texts"
+            where = "this model" if which_layers(best["layers"], rows) == "all layers" else "these layers"
+            more = f", unnoticed too: attention hardly matters in {where} on these texts"
         finding = f"{unnoticed or 'none'} of {finding} replace{'s' if unnoticed < 2 else ''} attention unnoticed"
         also = f"bfloat16 {_costs(bfloat16['effect'].max(), measure)} and "
     rows_of_best = rows[(rows[LINE] == best[LINE]).all(axis=1)]

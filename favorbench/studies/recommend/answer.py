@@ -148,11 +148,12 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
     others += [f"the model in bfloat16 {_effect(model.bfloat16[1])}"] if model.bfloat16_texts else []
     if decision.outcome == "not finished":
         return f"Not finished, and not certified: so far the best, {best}, on {decision.draws} {model.draws}."
-    if decision.outcome == "certified" and setting.name == "uniform" and not model.exact_heads:
-        return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
     if decision.outcome == "certified" and setting.name == "uniform":
-        matters = f"Attention beside {counted(len(model.exact_heads), 'exact head')} hardly matters here"
-        return f"{matters}: {best}, keeps {aim} ({sure})."
+        exact = [(len(model.exact_heads), "exact head"), (len(model.left), "layer")]
+        if beside := " and ".join(counted(*some) for some in exact if some[0]):
+            left = " left unchanged" if model.left else ""
+            return f"Attention beside {beside}{left} hardly matters here: {best}, keeps {aim} ({sure})."
+        return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
     if decision.outcome == "certified":
         return (
             f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(result, model, decision)}"
@@ -354,9 +355,10 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
     share = percent(result.probability)
     lines = [
-        f"Candidates replace attention in all layers and are tried in order of cost: {unit} relative to those of exact "
-        f"attention. median, {share} and worst: of {effect.axis}, over the {model.draws} measured; certified: the "
-        f"bound for {share} of further {model.draws}. {counted(decision.candidates, 'candidate')}{cheaper}; "
+        f"Candidates replace attention in all layers{f' but {len(model.left)}' if model.left else ''} and are tried in "
+        f"order of cost: {unit} relative to those of exact attention. median, {share} and worst: of "
+        f"{effect.axis}, over the {model.draws} measured; certified: the bound for {share} of "
+        f"further {model.draws}. {counted(decision.candidates, 'candidate')}{cheaper}; "
         f"{counted(decision.spent, 'measurement')}; as many {model.draws} of every candidate as a certificate takes "
         f"are {decision.full}."
     ]
