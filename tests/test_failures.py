@@ -14,9 +14,9 @@ from favorbench.engine.columns import LABELS
 from favorbench.engine.store import read_manifest
 from favorbench.errors import EstimatorError
 from favorbench.results.findings import sentences
-from favorbench.results.heads import over_heads, summed_effects
+from favorbench.results.heads import over_heads, select_heads, summed_effects
 from favorbench.results.summary import summarise
-from tests.conftest import change_manifest
+from tests.conftest import change_manifest, random_heads
 
 #: A method and a map that fail on some draws while a file is there; not on the first, which would end the sweep.
 MODULE = """
@@ -284,3 +284,17 @@ def test_an_estimator_that_fails_on_a_pruned_head_is_worse_than_exact_ones(modul
     assert worse.to_dict() == {"uniform": False, "positive": False, "broken": True}
     (table,) = found.table(heads="h1")
     assert [row["R = 4"] for row in table.rows] == ["0.000", "inf*", "0.000"]
+
+
+def test_failures_are_counted_on_the_heads_that_are_shown(module, rng):
+    body = "    assert key[0, 0] < 0, 'positive'\n    return value[: len(query)]\n"
+    module("picky", f"def mine(query, key, value, size, rng):\n{body}")
+    heads = random_heads(rng, 2, 16, 4)
+    heads["k"][:, 0, 0] = -1.0, 1.0
+    np.savez("heads.npz", **heads)
+    fb.sweep(
+        {"inputs": "heads.npz", "maps": "positive", "methods": "picky:mine", "num_projections": 8, "trials": 3}, "run"
+    )
+    found = fb.load("run")
+    told = {names: "".join(sentences(select_heads(found, names))) for names in ("h0", "h1", "h0,h1")}
+    assert "FAILED" not in told["h0"] and "on 3 of 3 draws" in told["h1"] and "on 3 of 6 draws" in told["h0,h1"]

@@ -1,5 +1,6 @@
 """The findings of a run in plain sentences: whether it is complete, what holds over many heads and in each cell."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -43,12 +44,14 @@ def run_sentences(results: RunData) -> list[str]:
 def failure_sentences(results: RunData) -> list[str]:
     """A sentence for each estimator that failed, on how many draws and how, or whose output is NaN or infinite."""
     said = []
+    known = {*results.trials["draw"].unique()}  # of the heads that are shown; uniform attention is in each
     no_draw = "; over heads, a head without any counts as an infinite error" * bool(populations(results))
     for name, messages in results.failed.items():
-        draws = {draw for failed in messages.values() for draw in failed}
+        if not (draws := known.intersection(itertools.chain(*messages.values()))):
+            continue
         how = next(iter(messages)) + (f", and in {len(messages) - 1} other ways" if len(messages) > 1 else "")
         said.append(
-            f"FAILED: {name} on {len(draws)} of {results.manifest['draws_done']} draws ({how}). Its numbers, at every "
+            f"FAILED: {name} on {len(draws)} of {len(known)} draws ({how}). Its numbers, at every "
             f"size, are those of the other draws, which may be easier{no_draw}. To compute the failed draws again: "
             "`retry_failed`."
         )
