@@ -73,8 +73,8 @@ class AttentionProblem(NamedTuple):
 class Estimate(NamedTuple):
     """The output of an estimator at one size. size is None for an estimator without sizes.
 
-    normaliser: the divisor of the output; None without one. row_sums: of the weights of each query, where a division
-    does not make them 1.
+    num_features: columns of the feature matrix; of methods the size. normaliser: the divisor of the output; None
+    without one. row_sums: of the weights of each query, where a division does not make them 1.
     """
 
     size: int | None
