@@ -19,7 +19,7 @@ from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import get_input, same_place, stored
 from favorbench.numerics.streams import stream
 from favorbench.results.figures import draw_all
-from tests.command_line import python, run
+from tests.command_line import python, run, succeeded
 
 QUICK = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 2, "baselines": "uniform"}
 
@@ -103,6 +103,18 @@ def test_more_heads_than_tokens_are_said(rng):
     assert set(turned.trials["seq_len"]) == {12} and len(turned.trials["head"].unique()) == 8
     with pytest.raises(StoreError, match=re.escape('layout "heads,L,d" there, "L,heads,d" here')):
         fb.sweep(asked | {"layout": "L,heads,d"}, "one")
+
+
+def test_a_sweep_of_maps_names_methods_for_the_same_inputs(rng):
+    q, k, v = rng.normal(size=(3, 20, 2, 4))
+    np.savez("my heads.npz", q=q, k=k, v=v)
+    flags = "--maps positive --samplers iid -R 4 --trials 1"
+    own = succeeded(f"sweep --inputs 'my heads.npz' --layout L,heads,d --causal {flags} --out own").splitlines()[-1]
+    end = "--methods clusters,multipole -R 16"
+    assert own.endswith(f"favorbench sweep --inputs 'my heads.npz' --layout L,heads,d --causal {end}")
+    assert succeeded(f"{own.split(': favorbench ')[1]} --trials 1 --out more")
+    drawn = succeeded(f"sweep -L 20 -d 4 {flags} --out drawn").splitlines()[-1]
+    assert drawn.endswith(f"favorbench sweep --inputs minilm {end},64,256")
 
 
 def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng):

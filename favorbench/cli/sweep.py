@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -29,13 +29,12 @@ from favorbench.formats import format_bytes, format_seconds, heading, in_shell
 
 if TYPE_CHECKING:
     from favorbench.engine.plan import Plan
+    from favorbench.engine.scenario import Names, Scenario
     from favorbench.engine.study import Study
     from favorbench.results.results import Results
 
 LONG = 60.0  # seconds; a longer sweep is announced
-_TRY_METHODS = (
-    "Other estimators may do better: favorbench sweep --inputs minilm --methods clusters,multipole -R 16,64,256"
-)
+_SIZES = (16, 64, 256)  # of the estimators that a sweep of maps alone names
 
 
 @command(MEASURE)
@@ -168,8 +167,19 @@ def sweep(
     else:
         lines = [f"Saved in {results.path}. Figures: favorbench plot {in_shell(results.path)}"]
         if not results.scenario.methods and "better" not in set(compared(results.summary)["versus_uniform"]):
-            lines += [_TRY_METHODS]
+            lines += [_other_estimators(study.scenario, results)]
         print_result(False, {}, run_sections(results), lines)
+
+
+def _other_estimators(scenario: "Scenario", results: "Results") -> str:
+    """The command that measures methods, on the same inputs if these are fixed."""
+    members = cast("Names", scenario.inputs).members
+    fixed = [name for name, source in zip(scenario.inputs, members, strict=True) if source.fixed]
+    most = int(results.summary["seq_len"].min()) if fixed else max(_SIZES)
+    sizes = ",".join(str(m) for m in _SIZES if m <= most) or most
+    layout = f" --layout {scenario.layout}" if scenario.layout != type(scenario).model_fields["layout"].default else ""
+    inputs = in_shell(",".join(fixed) or "minilm") + layout + " --causal" * scenario.causal
+    return f"Other estimators may do better: favorbench sweep --inputs {inputs} --methods clusters,multipole -R {sizes}"
 
 
 def _say_about_inputs(study: "Study", plan: "Plan") -> None:
