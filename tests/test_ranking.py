@@ -162,6 +162,15 @@ def test_a_draw_on_which_one_estimator_failed_counts_for_the_others():
                                                                    ranking.rows}  # fmt: skip
 
 
+def test_cells_are_ranked_in_the_order_of_the_run():
+    """The first scale lacks its first draw at the largest size; the page put the ranking of each beside the other."""
+    results = sweep(small_scenario(trials=3, redraw="R", scale="0.5,2"), "run")
+    trials = results.trials[results.trials["draw"] != 2]
+    part = results._replace(trials=trials, summary=summarise(trials))
+    assert [ranking.cell["scale"] for ranking in rankings(part)] == [0.5, 2]
+    assert [ranking.draws for ranking in rankings(part)] == [2, 3]
+
+
 def test_heads_whose_largest_size_is_not_measured_yet_are_not_ranked():
     """The draws of a trial are those of h0 at R = 4 and 8, then of h1, and h2 at R = 4 alone."""
     results = of_heads(3, num_projections="4,8", trials=2, redraw="R", maps="none")

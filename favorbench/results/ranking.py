@@ -93,7 +93,8 @@ def _on_same_draws(results: RunData, of: Sequence[str] = CELL) -> RunData:
         return results
     trials = results.trials.assign(nth=own_draws(results, results.trials))
     largest = trials.groupby(list(of), sort=False, dropna=False)["nth"].transform("max")
-    kept = results.trials[trials["nth"] == largest]
+    cells = trials.groupby(list(CELL), sort=False, dropna=False).ngroup()  # in their order, whatever draws are there
+    kept = results.trials.loc[cells[trials["nth"] == largest].sort_values(kind="stable").index]
     return results._replace(trials=kept, summary=summarise(kept))
 
 
