@@ -357,6 +357,7 @@ def test_larger_may_be_better(heads):
     (decision,) = found.decisions
     assert decision.outcome == "certified" and decision.bound >= 0.99 and decision.quantile <= decision.median
     assert "above cosine 0.99" in sentence(found)
+    assert charts(found)[0].title == "The cheapest estimator above the target: upper left is better"
 
 
 def test_drawn_inputs_are_part_of_the_certificate():

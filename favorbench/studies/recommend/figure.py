@@ -12,7 +12,7 @@ from favorbench import style
 from favorbench.formats import percent
 from favorbench.results.figures.blocks import metric_label
 from favorbench.studies.recommend.candidates import PER_HEAD
-from favorbench.studies.recommend.decision import EFFECTS, Decision
+from favorbench.studies.recommend.decision import EFFECTS, Decision, better_of
 
 if TYPE_CHECKING:
     from favorbench.studies.recommend.answer import Recommendation
@@ -57,7 +57,8 @@ def charts(result: "Recommendation") -> list[style.Chart]:
         f"at {percent(result.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} are drawn at "
         f"{MAX_ERROR:g}, and costs of 0 at {FREE:g}."
     )
-    title = "The cheapest estimator below the target: lower left is better"
+    side, better = ("below", "lower") if better_of(result.metric) == "lower" else ("above", "upper")
+    title = f"The cheapest estimator {side} the target: {better} left is better"
     return [style.Chart("recommend", title, text, panels, min(len(panels), 2), (5.6, 3.6), (8.4, 4.6), _data(begun))]
 
 
