@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from favorbench import style
 from favorbench.results import figures
-from favorbench.results.figures import draw_all
+from favorbench.results.figures import curves, draw_all
 from favorbench.run import sweep
 from favorbench.studies.blog import figure as blog
 from favorbench.style import charts
@@ -93,6 +93,18 @@ def test_many_maps_at_equal_features_are_ranked_in_one_figure():
 )
 def test_any_metric_can_be_drawn(metric):
     assert draw_all(sweep(small_scenario(), "run"), metric)
+
+
+def test_panels_and_captions_name_only_sizes_that_were_measured():
+    """Estimators without a size were "R = int(d ln d)" and "<NA>"; sizes that follow d were those of the largest d."""
+    fixed = sweep(small_scenario(maps="elu", scale="0.5,1", dtype="float64,float32", num_projections="4"), "fixed")
+    draw_all(fixed)
+    assert {*pd.read_csv("fixed/figures/error-vs-scale.csv")["panel"]} == {"float64", "float32"}
+    (chart,) = curves.against_dtype(fixed, "mse")
+    assert "at the largest size" not in chart.caption
+    rule = sweep(small_scenario(num_projections="dlogd", head_dim="4,8", dtype="float64,float32"), "rule")
+    (chart,) = curves.against_dtype(rule, "mse")
+    assert chart.caption.startswith("Median of 3 draws at the largest size (5, 16), worst sampler")
 
 
 def test_error_against_dtype_holds_both_errors():

@@ -26,8 +26,8 @@ from favorbench.results.figures.blocks import (
     others_in_words,
 )
 from favorbench.results.heads import can_be_compared, population_of
-from favorbench.results.summary import RunData, at_largest, compared, labelled
-from favorbench.results.tables import at_size, size_axis, what_r_means
+from favorbench.results.summary import RunData, at_largest, by_cell, compared, labelled
+from favorbench.results.tables import at_size, draws_in_words, size_axis, what_r_means
 
 #: Figures by the axis that varies: name, label, and axes that move together with it.
 AXES = {
@@ -130,9 +130,10 @@ def _against(results: RunData, metric: str, axis: str) -> list[style.Chart]:
         common = sorted(set.intersection(*(set(rows[size].dropna()) for _, rows in estimators.groupby(axis))))
         sizes = [common[i] for i in sorted({0, (len(common) - 1) // 2, len(common) - 1})] if common else [None]
         columns = max(columns, len(sizes))
-        for chosen in sizes:  # None: R follows d (dlogd), all in one panel
+        rule = "R = int(d ln d)" if estimators["num_projections"].notna().any() else ""
+        for chosen in sizes:  # None: R follows d (dlogd), or there are no sizes; all in one panel
             rows = cell if chosen is None else cell[cell["num_projections"].isna() | (cell[size] == chosen)]
-            words = "R = int(d ln d)" if chosen is None else at_size(results, chosen)
+            words = rule if chosen is None else at_size(results, chosen)
             curves = labelled(compared(rows))
             joined, group = ", ".join(filter(None, (title, words))), population_of(cell.iloc[0], together)
             panels.append(CurvePanel(
@@ -219,13 +220,16 @@ def _draw_baselines(panel: CurvePanel, ax: Axes, x: str, column: str) -> list[pd
 
 def against_dtype(results: RunData, metric: str) -> list[style.Chart]:
     """Error and rounding of each map at the largest size, where there are two precisions; always relative errors."""
-    if results.summary["dtype"].nunique() < 2:
+    measured = compared(results.summary)
+    if results.summary["dtype"].nunique() < 2 or measured.empty:
         return []
-    rows = at_largest(compared(results.summary))
+    rows = pd.concat([at_largest(cell) for cell in by_cell(measured).values()])
+    sizes = sorted(set(rows[size_axis(results)][rows["num_projections"].notna()]))
+    largest = f" at the largest size ({', '.join(map(str, sizes))})" if sizes else ""
     text = (
-        f"Median of {rows['n'].min()} draws at the largest size ({rows['num_projections'].max()}), worst sampler of "
-        "each map. Full: distance to exact attention. Hollow: rounding, the distance to the same estimate in float64. "
-        "Both relative to |exact|. Infinite and NaN errors are off scale."
+        f"Median of {draws_in_words(rows['n'])}{largest}, worst sampler of each map. Full: distance to exact "
+        "attention. Hollow: rounding, the distance to the same estimate in float64. Both relative to |exact|. Infinite "
+        "and NaN errors are off scale."
     )
     panels = []
     for title, cell in cells(results, drop=("dtype",)):
