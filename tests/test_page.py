@@ -317,6 +317,14 @@ def test_a_partial_run_says_so():
     assert "<li class=partial>PARTIAL: 3 of 8 draws" in pages.page(partial).html
 
 
+def test_where_each_size_has_its_own_draws_the_page_says_what_an_interval_is_of():
+    """The median of uniform attention, over all draws, may lie outside the interval beside it."""
+    words = "medians over the draws of all sizes; order, interval"
+    for redraw in ("R", "trial"):
+        found = pages.page(sweep(small_scenario(redraw=redraw), redraw)).html
+        assert (words in found) == (redraw == "R")
+
+
 def test_one_size_one_estimator_and_no_random_map_have_a_page():
     runs = [
         {"num_projections": "4"}, {"maps": "elu"}, {"trials": 1}, {"baselines": "uniform"},

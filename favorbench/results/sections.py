@@ -106,6 +106,13 @@ class PagePart(NamedTuple):
     closed: bool = False
 
 
+#: Below a table of a page, where each size has its own draws.
+_OWN_DRAWS = (
+    "Each size has its own draws. Errors of estimators without a size are medians over the draws of all sizes; order, "
+    "interval and what follows are of the draws at the largest size."
+)
+
+
 def page_parts(results: RunData) -> list[PagePart]:
     """The populations of heads, then the cells; single heads of a population are closed."""
     populations, cells = heads.populations(results), results.summary.drop_duplicates(list(CELL))
@@ -123,7 +130,8 @@ def page_parts(results: RunData) -> list[PagePart]:
         single = heads.population_of(ranking.cell) in many
         section = ranking_section(results, ranking, "mse")
         merged = Section(table.title, _merged(table, ranking, section))
-        parts.append(PagePart(ranking.title, [merged], chosen, sentence if single else "", (section.note,), single))
+        notes = (section.note, _OWN_DRAWS) if results.scenario.redraw == "R" else (section.note,)
+        parts.append(PagePart(ranking.title, [merged], chosen, sentence if single else "", notes, single))
     return parts
 
 
