@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from favorbench.results.page import write_page
+from favorbench.results.page import study_page, write_page
 from favorbench.run import sweep
+from favorbench.sections import Section
 from tests.chromium import ABSENT, BROWSER, browser
 from tests.conftest import small_scenario
 from tests.test_heads import head_file
@@ -91,6 +92,22 @@ def test_it_sorts(page):
     page.click("details[data-axes] th:nth-child(2) button")
     other = [value(text) for text in texts(page, 1)]
     assert other == sorted(other) and len(set(other)) > 3 and page.run(state) is None
+
+
+def test_it_sorts_bounds_intervals_and_labels(chromium):
+    """As pages of `recommend` and `model` have them; they were sorted letter by letter."""
+    ordered = [("L2H0", "<= 5.0e-4", "81", "[-0.04, 1]"), ("L2H10", "<= 0.180", "257", "[4.1e-6, 1]"),
+               ("L10H1", "no", "never", "[12.00, 15.00]")]  # fmt: skip
+    names = ("head", "certified", "cheaper from L", "interval")
+    rows = [dict(zip(names, row, strict=True)) for row in (ordered[2], ordered[1], ordered[0])]
+    made = study_page("A title", [], [Section("A table", rows)], [], {"favorbench": "0"}, {}, "a\n1\n")
+    Path("page.html").write_text(made.html)
+    chromium.open(Path("page.html"))
+    for column, expected in enumerate(zip(*ordered, strict=True)):
+        chromium.click(f"section[data-axes] th:nth-child({column + 1}) button")
+        assert texts(chromium, column, 0) == [*expected]
+        chromium.click(f"section[data-axes] th:nth-child({column + 1}) button")  # the other way
+        assert texts(chromium, column, 0)[0] == expected[2 if column in (0, 3) else 1]  # what is missing stays last
 
 
 def test_it_filters_by_estimator_sampler_and_head(page):

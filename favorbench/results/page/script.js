@@ -10,15 +10,17 @@
   });
 
   const words = (row, column) => row.cells[column].textContent.trim();
-  const isNumber = (text) => /^(<?[-+]?[\d.]|inf)/.test(text);
-  const value = (text) => (text.startsWith("inf") ? Infinity : parseFloat(text.replace("<", "")));
+  const bare = (text) => text.replace(/^(\[|[<>]?=? ?)/, ""); // of "<1e-28", "<= 0.09" and "[0.1, 0.2]"
+  const isNumber = (text) => /^([-+]?[\d.]|-?inf)/.test(bare(text));
+  const value = (text) => parseFloat(bare(text).replace("inf", "Infinity"));
 
   function sort(header) {
     const body = header.closest("table").tBodies[0], column = header.cellIndex, rows = [...body.rows];
-    const missing = (row) => ["-", ""].includes(words(row, column));
+    const missing = (row) => ["-", "", "no", "never"].includes(words(row, column));
     const numbers = rows.every((row) => missing(row) || isNumber(words(row, column)));
     const order = header.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-    const compare = (a, b) => (numbers ? (a = value(a), b = value(b), a < b ? -1 : +(a > b)) : a.localeCompare(b));
+    const inWords = new Intl.Collator("en", { numeric: true }).compare; // L2H0 before L10H0
+    const compare = (a, b) => (numbers ? (a = value(a), b = value(b), a < b ? -1 : +(a > b)) : inWords(a, b));
     rows.sort((a, b) => missing(a) - missing(b) || order * compare(words(a, column), words(b, column)));
     for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", order > 0 ? "ascending" : "descending");
