@@ -293,6 +293,15 @@ def test_a_page_to_be_sent_has_neither_directories_nor_host_names():
     assert html.index("<figure>") < html.index("<h2>Findings</h2>")  # the headline figure comes first
 
 
+def test_directories_with_spaces_are_left_out_too():
+    folder = Path("a user/of this").resolve()
+    folder.mkdir(parents=True)
+    Path(head_file(2)).rename(folder / "heads.npz")
+    results = sweep(small_scenario(inputs=str(folder / "heads.npz"), maps="positive", trials=1), folder / "run")
+    for made in (pages.page(results), pages.comparison_page(comparison(results, results))):
+        assert "heads.npz" in made.html and "user" not in made.html and "of this" not in made.html
+
+
 def test_large_data_are_packed(monkeypatch):
     monkeypatch.setattr(pages, "PLAIN_DATA", 100)
     results = quick_run()

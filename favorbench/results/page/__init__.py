@@ -4,7 +4,6 @@ It has no directories and no host names: it is made to be sent.
 """
 
 import base64
-import copy
 import gzip
 import hashlib
 import itertools
@@ -115,7 +114,10 @@ def comparison_page(comparison: RunComparison, name: str = "report") -> Page:
     less = [f"Only the rows that have changed are shown, of {len(comparison.rows)}."] if only_changed else []
     values = {
         "title": f"{comparison.old.path.name} against {comparison.new.path.name}",
-        "lead": sides(comparison),
+        "lead": [
+            line.replace(str(run.path), run.path.name) if run.path.is_absolute() else line
+            for line, run in zip(sides(comparison), (comparison.old, comparison.new), strict=True)
+        ],
         "sentences": [*comparison_sentences(comparison), *less, *(f"x {reason}" for reason in reasons(comparison))],
         "legends": [_HOW_COMPARED],
         "manifests": Markup("").join(
@@ -195,7 +197,7 @@ def _run_manifest(results: RunData) -> Markup:
 
 def _manifest(scenario: Mapping[str, Any], used: Mapping[str, Any], manifest: Mapping[str, Any]) -> Markup:
     """The scenario, the versions and machine, and the manifest as it is."""
-    manifest = copy.deepcopy(dict(manifest))
+    scenario, manifest = _without_directories(scenario), _without_directories(manifest)
     for machine in manifest.get("workers", []):
         machine.pop("host", None)
     scenario = {
@@ -216,6 +218,15 @@ def _manifest(scenario: Mapping[str, Any], used: Mapping[str, Any], manifest: Ma
         for title, values in (("Scenario", scenario), ("Versions and machine", used))
     ]
     return _macros().manifest(tables, json.dumps(manifest, indent=1, ensure_ascii=False))
+
+
+def _without_directories(value: Any) -> Any:
+    """Plain data, copied, with the names of files in place of absolute paths."""
+    if isinstance(value, Mapping):
+        return {key: _without_directories(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_directories(item) for item in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
 def _sha256(text: str) -> str:
