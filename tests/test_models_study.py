@@ -22,7 +22,7 @@ from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, note, section
 from favorbench.sections import to_markdown
 from tests.command_line import printed, refused, run
 from tests.conftest import parts, stop_after
-from tests.small_models import small_folder
+from tests.small_models import small_folder, small_text
 from tests.test_held import SAME_TICKS, held, looks
 from tests.test_models_swap import bert, llama
 
@@ -360,6 +360,16 @@ def test_models_that_answer_no_text_are_refused_in_one_line(family, said, folder
     with pytest.raises(ModelError, match=re.escape(said)):
         study(ModelScenario(str(small_folder(family, family)), (f"{folder}/text0.txt",)), "run")
     assert not Path("run").exists()
+
+
+def test_the_text_to_calibrate_on_may_be_longer_than_a_window(tmp_path):
+    """A window of 8 keys masks the text that maps are fitted to, of 24 tokens, and not the one that is measured."""
+    model = small_folder(tmp_path / "mistral", "mistral")
+    texts = [small_text(tmp_path / f"{length}.txt", length) for length in (6, 24)]
+    more = {"maps": ("calibrated:centre:positive",), "methods": (), "sizes": (4,), "draws": 1}
+    study(ModelScenario(str(model), (str(texts[0]),), 24, calibrate=str(texts[1]), **more), "run")
+    rows = read("run").rows.query("estimator == 'calibrated:centre:positive'")
+    assert rows["replaced"].tolist() == [2] and np.isfinite(rows["embedding_loss"]).all()
 
 
 def test_the_text_to_calibrate_on_is_none_of_those_measured(folder):

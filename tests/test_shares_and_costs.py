@@ -247,7 +247,7 @@ def test_each_head_of_a_model_is_calibrated_on_itself():
     with torch.no_grad(), intercept_attention(model, attend):
         model(tokens)
     what = EstimatedAttention(LinearAttention(fb.get_map("calibrated:centre:oprf")), 8)
-    fitted = calibrated(model, what, tokens).fitted
+    fitted = calibrated(model, what, tokens, {0, 1}).fitted
     probe, omega = np.random.default_rng(0).normal(size=(24, 8)), np.eye(8)
     assert len(fitted) == len(heads) == 2 and len(heads[0][0]) == 4
     for layer, (query, key) in enumerate(heads):

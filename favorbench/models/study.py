@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from favorbench.models.replacements import (
 )
 from favorbench.models.seconds import heads_in, times, write_seconds
 from favorbench.models.store import KEY, merged_request, open_rows, stored_keys, write_manifest
-from favorbench.models.swap import heads_of, replace_calls, stream_names, unsupported_reason
+from favorbench.models.swap import heads_of, replace_calls, stream_names
 from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import check_memory
 from favorbench.numerics.streams import stream
@@ -321,7 +321,8 @@ class MeasuredModel:
             return replacement
         if replacement not in self._fitted:
             tokens = self.calibration.tokens.to(self.scenario.device)
-            self._fitted[replacement] = calibrated(self.model, replacement, tokens)
+            layers = {layer.index for layer in self.replaceable}
+            self._fitted[replacement] = calibrated(self.model, replacement, tokens, layers)
         return self._fitted[replacement]
 
     def time(self, path: Path, repeats: int, replacements: Sequence[Replacement]) -> None:
@@ -355,13 +356,16 @@ def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:
     return files, calibration
 
 
-def calibrated(model: Any, replacement: Replacement, tokens: Tensor) -> Replacement:
-    """The replacement with parameters that are fitted to the model's attention to these tokens (1, L)."""
+def calibrated(model: Any, replacement: Replacement, tokens: Tensor, layers: Collection[int]) -> Replacement:
+    """The replacement with parameters that are fitted to the queries and keys of layers for these tokens (1, L).
+
+    Also where a window masks them, as it may not mask the shorter texts that are measured.
+    """
     assert isinstance(replacement, EstimatedAttention)
     method, fitted = replacement.method, dict[int, Method]()
 
     def look(call: Call, output: Tensor) -> None:
-        if unsupported_reason(call) is None:
+        if call.index in layers:
             query, key = heads_of(call)[:2]
             fitted[call.index] = calibrate(query[0], key[0], method)
 
