@@ -19,6 +19,7 @@ from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.predicted import predict
 from favorbench.models.seconds import conditions, times
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, note, sections, sentence, sentences
+from favorbench.results.status import statuses
 from favorbench.sections import to_markdown
 from tests.command_line import printed, refused, run
 from tests.conftest import parts, stop_after
@@ -123,6 +124,19 @@ def test_a_request_may_be_extended_but_not_changed(folder):
     Path("else/mine.txt").write_text("kept")
     with pytest.raises(StoreError, match=r"not empty and not a favorbench run \(it has 'mine.txt'\)"):
         studied(folder, "else")
+
+
+def test_the_rows_of_an_earlier_request_do_not_count_as_done(folder):
+    studied(folder, "run", texts=2, draws=1, heads=False)
+    assert statuses(Path("run"))[0].whole
+    for more in ({"sizes": (12,), "heads": False}, {}):  # other estimators, and the same with errors of single heads
+        with pytest.raises(KeyboardInterrupt):
+            studied(folder, "run", texts=2, draws=1, progress=stop_after(12), **more)
+        (found,) = statuses(Path("run"))
+        manifest = json.loads(Path("run/model.json").read_text())
+        assert (found.done, found.planned, found.state) == (12, manifest["measurements"], "stopped")
+    studied(folder, "run", texts=2, draws=1)
+    assert statuses(Path("run"))[0].whole
 
 
 def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, monkeypatch):

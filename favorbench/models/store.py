@@ -124,11 +124,13 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     return {**requested, **grown}
 
 
-def write_manifest(path: Path, requested: Mapping[str, Any], about: Mapping[str, Any], planned: int, done: int) -> None:
-    """Write the manifest atomically. Raises StoreError."""
+def write_manifest(
+    path: Path, requested: Mapping[str, Any], about: Mapping[str, Any], planned: int, done: int, others: int = 0
+) -> None:
+    """Write the manifest atomically. others: stored rows that are not among those planned. Raises StoreError."""
     manifest = {
         "format": FORMAT, "asked": requested, **about, "measurements": planned, "measurements_done": done,
-        "complete": done == planned,
+        "measurements_of_others": others, "complete": done == planned,
     }  # fmt: skip
     write_text(path / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 

@@ -80,7 +80,8 @@ def study(
     with open_rows(path) as store:
         requested, about = merged_request(path, model.request()), model.facts()
         done = stored_keys(store, scenario.heads) & planned.keys()
-        write_manifest(path, requested, about, len(planned), len(done))
+        others = sum(part.rows for part in store.parts([])) - len(done)
+        write_manifest(path, requested, about, len(planned), len(done), others)
         try:
             progress(len(done), len(planned))
             for key in [key for key in planned if key not in done]:
@@ -95,7 +96,8 @@ def study(
                 after(model)
         finally:
             store.flush()
-            write_manifest(path, requested, about, len(planned), len(done))
+            others = sum(part.rows for part in store.parts([])) - len(done)
+            write_manifest(path, requested, about, len(planned), len(done), others)
         layers = itertools.chain.from_iterable(model.layers.values())
         return StudyNotes(store.set_aside, {layer.name: layer.left for layer in layers if layer.left is not None})
 

@@ -20,6 +20,7 @@ SWEEP, MODEL, RECOMMENDATION = "manifest.json", "model.json", "recommendation.js
 class _Measurements(TypedDict):
     measurements: Count
     measurements_done: Count
+    measurements_of_others: NotRequired[Count]
     asked: NotRequired[dict[str, Any]]
 
 
@@ -78,9 +79,9 @@ def _status(file: Path) -> Status:
     run, count = file.parent, _rows if file.name == MODEL else _draws
     with clear_errors(run):
         parts, damaged = read_parts(run / "trials", columns=["draw"])
-    planned, done, kind, complete = _planned(file)
+    planned, done, kind, complete, others = _planned(file)
     if (run / "trials").exists():  # raw trials may not have been kept
-        done = count(parts)
+        done = max(0, count(parts) - others)
     if complete is None:
         complete = done >= planned
     failed, rate = failures(parts), _rate(parts, count)
@@ -96,22 +97,26 @@ def _status(file: Path) -> Status:
     )  # fmt: skip
 
 
-def _planned(file: Path) -> tuple[int, int, Literal["sweep", "recommend", "model"], bool | None]:
-    """Planned and finished draws or measurements by the manifest, the kind of run, whether a recommendation is made."""
+def _planned(file: Path) -> tuple[int, int, Literal["sweep", "recommend", "model"], bool | None, int]:
+    """Planned and finished draws or measurements by the manifest, the kind of run, whether a recommendation is made.
+
+    At last the number of stored measurements that only earlier commands planned.
+    """
+    others = 0
     if file.name == MODEL:  # planned measurements, and those that were there when the study ended
         study = read_json(file, _Measurements, "a study of a model")
         planned, done = study["measurements"], study["measurements_done"]
-        searching = study.get("asked", {}).get("search")
+        others, searching = study.get("measurements_of_others", 0), study.get("asked", {}).get("search")
     else:
         manifest = read_manifest(file.parent)
         planned, done = manifest["draws"], manifest["draws_done"]
         searching = manifest["scenario"].get("title") == "candidates of recommend"
     if not searching:
-        return planned, done, "model" if file.name == MODEL else "sweep", None
+        return planned, done, "model" if file.name == MODEL else "sweep", None, others
     complete = False
     with contextlib.suppress(StoreError):  # there is none yet
         complete = read_json(file.parent / RECOMMENDATION, _Recommended, "a recommendation")["complete"]
-    return planned, done, "recommend", complete
+    return planned, done, "recommend", complete, others
 
 
 def _rate(parts: list[StoredPart], count: Callable[[list[StoredPart]], int]) -> float | None:
