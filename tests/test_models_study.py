@@ -139,6 +139,14 @@ def test_the_rows_of_an_earlier_request_do_not_count_as_done(folder):
     assert statuses(Path("run"))[0].whole
 
 
+def test_another_version_does_not_add_to_a_study(folder):
+    studied(folder, "run", texts=1, draws=1)
+    manifest = json.loads(Path("run/model.json").read_text())
+    Path("run/model.json").write_text(json.dumps(manifest | {"favorbench": "0.2.9"}))
+    with pytest.raises(StoreError, match=r'run holds another study: favorbench "0\.2\.9" there'):
+        studied(folder, "run", texts=2, draws=1)
+
+
 def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, monkeypatch):
     """The tokens are those of the text whose digest is stored: of the one that was there at the beginning."""
     from favorbench.models import study as module

@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 from typing_extensions import TypedDict
 
+from favorbench.engine.provenance import VERSION
 from favorbench.engine.rows import Count, RowStore, differences, part_paths, read_rows
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
@@ -106,10 +107,11 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     Without rows there is nothing to merge, but an interrupted search may have left times or effects of another study.
     """
     kept = bool(part_paths(path / "trials"))
-    earlier: dict[str, Any] = {}
+    there: dict[str, Any] = {}
     with contextlib.nullcontext() if kept else contextlib.suppress(StoreError):
-        earlier = read_manifest(path)["asked"]
-    changed = differences(FIXED, earlier, requested)
+        there = read_manifest(path)
+    earlier = there.get("asked", {})
+    changed = differences(FIXED, earlier, requested) + differences(["favorbench"], there, {"favorbench": VERSION})
     grown = {key: {**earlier.get(key, {}), **requested[key]} for key in GROWING}
     for key, word in GROWING.items():
         changed += [
