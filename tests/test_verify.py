@@ -350,13 +350,19 @@ def test_a_users_map_that_lies_exits_1():
 
 
 def test_the_estimators_of_the_documents_are_verified_as_they_say():
-    """docs/own-estimator.md, literally: the function and the map hold, the sampler of signs is refuted."""
+    """docs/own-estimator.md, literally: function, method and map hold, the sampler of signs is refuted."""
     text = (REPOSITORY / "docs" / "own-estimator.md").read_text(encoding="utf-8")
     for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
         Path(name).write_text(code, encoding="utf-8")
     commands = re.findall(r"favorbench (verify my_\w+:\w+(?:/iid)?)", text)
-    assert commands == ["verify my_maps:Mine/iid", "verify my_maps:Mine/iid", "verify my_samplers:Signs"]
-    for command, code in (("verify mine:nearest", 0), (commands[0], 0), (commands[2], 1)):
+    method, a_map, again, sampler = commands
+    assert (method, a_map, sampler) == (
+        "verify my_methods:Strided",
+        "verify my_maps:Mine/iid",
+        "verify my_samplers:Signs",
+    )
+    assert again == a_map
+    for command, code in (("verify mine:nearest", 0), (method, 0), (a_map, 0), (sampler, 1)):
         done = run(*command.split(), "--draws", "500", "-q")
         assert done[0] == code and done[2] == "", command
     Path("wrong.py").write_text(
