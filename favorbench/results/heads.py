@@ -133,8 +133,9 @@ def _in_larger(frame: pd.DataFrame, most: int) -> pd.Series:
 def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
     """The summary of all but uniform attention, with the ratio to it, and whether it is worse.
 
-    The ratio of two errors below rounding is unknown: it counts as 1. It is infinite on a head where an estimator
-    failed in all draws, while it did not on others of the population.
+    The ratio of two errors below rounding is unknown: it counts as 1. It is infinite where that of uniform attention
+    alone is below rounding, and on a head where an estimator failed in all draws, while it did not on others of the
+    population.
     """
     summary, column = results.summary, f"{metric}_median"
     trivial = summary[summary["estimator"] == "uniform"][[*CELL, column]].rename(columns={column: "trivial"})
@@ -143,7 +144,7 @@ def on_each_head(results: RunData, metric: str = "mse") -> pd.DataFrame:
     floor = rounding_level(results.trials, metric)
     with np.errstate(all="ignore"):
         both = (ours <= floor) & (theirs <= floor)
-        ratio = np.where(both, 1.0, ours / theirs)
+        ratio = np.where(both, 1.0, ours / np.where(theirs <= floor, 0.0, theirs))
     rows = rows.assign(ratio=np.where(np.isnan(ratio), np.inf, ratio), worse=~both & ~(ours <= theirs))
     return _with_failed_heads(results, rows) if results.failed else rows
 
