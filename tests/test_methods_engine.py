@@ -537,7 +537,7 @@ def test_a_budget_of_features_counts_those_of_maps_inside_prefixes(spec):
     assert set(rows.query("estimator == 'clusters'")["num_projections"]) == {4, 8}
 
 
-@pytest.mark.parametrize("spec", ["nystrom", "wildcat", "sinks(2):nystrom(guard='cells')"])
+@pytest.mark.parametrize("spec", ["nystrom", "wildcat"])
 def test_draws_that_leave_different_numbers_of_landmarks_are_of_one_size(rng, spec):
     """Keys that occur several times leave fewer landmarks than m, in each draw another number."""
     heads = random_heads(rng, 3, 24, 4)
@@ -545,7 +545,7 @@ def test_draws_that_leave_different_numbers_of_landmarks_are_of_one_size(rng, sp
     np.savez("heads.npz", **heads)
     found = fb.sweep(small_scenario(inputs="heads.npz", methods=spec, num_projections="16", trials=9), "run")
     rows = found.summary.query("kind == 'method'")
-    assert len(rows) == 3 and set(rows["n"]) == {9} and set(rows["num_features"]) <= {16, 18}
+    assert len(rows) == 3 and set(rows["n"]) == {9} and set(rows["num_features"]) == {16}
 
 
 def test_a_method_twice_is_once():

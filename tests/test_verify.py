@@ -355,13 +355,9 @@ def test_the_estimators_of_the_documents_are_verified_as_they_say():
     for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
         Path(name).write_text(code, encoding="utf-8")
     commands = re.findall(r"favorbench (verify my_\w+:\w+(?:/iid)?)", text)
-    method, a_map, again, sampler = commands
-    assert (method, a_map, sampler) == (
-        "verify my_methods:Strided",
-        "verify my_maps:Mine/iid",
-        "verify my_samplers:Signs",
-    )
-    assert again == a_map
+    method, a_map, sampler = dict.fromkeys(commands)
+    assert (method, a_map) == ("verify my_methods:Strided", "verify my_maps:Mine/iid")
+    assert sampler == "verify my_samplers:Signs"
     for command, code in (("verify mine:nearest", 0), (method, 0), (a_map, 0), (sampler, 1)):
         done = run(*command.split(), "--draws", "500", "-q")
         assert done[0] == code and done[2] == "", command

@@ -169,12 +169,13 @@ def method_attention(
     estimator.check((size,), problem.shape)
     streams = Streams((np.random.default_rng(rng),), lambda hosts: to_backend_of(hosts[0], given[0]))
     with failures_named(estimator.name):
-        for estimate in estimator.estimates(problem, (size,), streams):
-            output = estimate.output
-            return output if on_device else to_backend_of(on_host(output), query)
-    raise InputError(
-        f"method {estimator.name!r} has no answer for {len(query)} queries and {len(key)} keys: {estimator.description}"
-    )
+        (output,) = [estimate.output for estimate in estimator.estimates(problem, (size,), streams)] or [None]
+    if output is None:
+        raise InputError(
+            f"method {estimator.name!r} has no answer for {len(query)} queries and {len(key)} keys: "
+            f"{estimator.description}"
+        )
+    return output if on_device else to_backend_of(on_host(output), query)
 
 
 __all__ = [

@@ -80,8 +80,12 @@ def study(
     with open_rows(path) as store:
         requested, about = merged_request(path, model.request()), model.facts()
         done = stored_keys(store, scenario.heads) & planned.keys()
-        others = sum(part.rows for part in store.parts([])) - len(done)
-        write_manifest(path, requested, about, len(planned), len(done), others)
+
+        def state() -> None:
+            others = sum(part.rows for part in store.parts([])) - len(done)
+            write_manifest(path, requested, about, len(planned), len(done), others)
+
+        state()
         try:
             progress(len(done), len(planned))
             for key in [key for key in planned if key not in done]:
@@ -96,8 +100,7 @@ def study(
                 after(model)
         finally:
             store.flush()
-            others = sum(part.rows for part in store.parts([])) - len(done)
-            write_manifest(path, requested, about, len(planned), len(done), others)
+            state()
         layers = itertools.chain.from_iterable(model.layers.values())
         return StudyNotes(store.set_aside, {layer.name: layer.left for layer in layers if layer.left is not None})
 
