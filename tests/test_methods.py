@@ -149,6 +149,16 @@ def test_the_choice_among_duplicates_does_not_matter(spec):
     assert_allclose(answer.output, np.mean(question.value, axis=0) + 0 * answer.output, atol=1e-14)
 
 
+def test_cells_without_keys_are_never_near():
+    """Their mean is 0, as if its logit were 0: beside it all logits that are far below 0 would vanish."""
+    rng = np.random.default_rng(0)
+    query, key = 30.0 + rng.normal(size=(30, 4)), -30.0 + rng.normal(size=(6, 4)).repeat(5, axis=0)
+    question = AttentionProblem(query, key, rng.normal(size=(30, 3)), np.arange(30))
+    for spec in ("multipole", "multipole(block=4)", "window(3):multipole", "clusters"):
+        output = answers(spec, question, (24,))[0].output
+        assert_allclose(output, answers("top-keys", question, (30,))[0].output, atol=1e-8)
+
+
 #: Nor which of the keys are chosen whose weights are all 0.
 WEIGHTLESS = ("slash", "xattention", "pbs")
 

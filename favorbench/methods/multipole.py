@@ -184,7 +184,7 @@ class MultipoleSummary:
 
     def sums(self, queries: Queries) -> Accumulator:
         xp = array_namespace(queries.query)
-        logits = self.far.log_kernel(queries.query)
+        logits = self._logits(queries.query)
         near = self._near(logits)
         weights = masked(logits + self.far.cells.log_count, ~near)
         peak = xp.max(xp.where(near, logits, weights), axis=-1, keepdims=True)
@@ -193,10 +193,14 @@ class MultipoleSummary:
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
         xp = array_namespace(queries.query)
-        logits, labels = self.far.log_kernel(queries.query), self.far.labels[keys]
+        logits, labels = self._logits(queries.query), self.far.labels[keys]
         exact = queries.query @ self.tokens.key[keys, :].mT
         near = xp.take(self._near(logits), labels, axis=-1)
         return Features(None, xp.where(near, exact, xp.take(logits, labels, axis=-1)))
+
+    def _logits(self, query: Array) -> Array:
+        """x.c for each query and cell, (n, m); -inf for cells without keys, which have no mean."""
+        return masked(self.far.log_kernel(query), to_backend_of(np.diff(self.starts) > 0, query))
 
     def _near(self, logits: Array) -> Array:
         """Flags of the cells that are near to each query, (n, m), from x.c."""
