@@ -95,7 +95,6 @@ def _methods() -> list[dict[str, Any]]:
         dict.fromkeys(members[0], "as METHOD")
         | {"name": f"{form(prefix)}:METHOD", "description": prefix.description, "parameters": parameters(prefix)}
         | {name: _yes(claimed) for name in _METHOD_CLAIMS if isinstance(claimed := getattr_static(prefix, name), bool)}
-        | ({} if prefix.oracle else {"oracle": "as METHOD"})
         | {"reference": prefix.reference}
         for prefix in PREFIXES
     ]

@@ -47,6 +47,18 @@ def test_noncausal_members_are_refused_in_causal_attention(spec):
         answers(spec, problem(causal=True), (8,))
 
 
+@pytest.mark.parametrize("prefix", ["", "sinks(2)", "window(4)", "window(4):sinks(2)"])
+def test_a_bound_inside_prefixes_is_a_bound(prefix):
+    """So `budget` cost does not limit it."""
+    spec = f"{prefix}:top(4):clusters".lstrip(":")
+    assert fb.get_method(spec).oracle
+    assert not fb.get_method(f"{prefix}:clusters".lstrip(":")).oracle
+    results = fb.sweep(
+        maps="positive", methods=spec, seq_len=64, head_dim=8, num_projections=[16], trials=1, budget="cost"
+    )
+    assert spec in set(results.trials["estimator"])
+
+
 def test_estimators_that_need_positions_say_so():
     with pytest.raises(FavorbenchError, match="not the same tokens"):
         answers("eva", problem(n=30), (8,))

@@ -97,9 +97,10 @@ class ExactKeys(KeySummaryMethod):
 
 
 for _claim in (
-    "convex", "unbiased", "causal_safe", "random", "every_size", "exact_at_full_size", "arrays", "needs_positions",
-    "needs_all_rows", "fits_queries", "alternatives", "group", "first", "last", "features_per_size", "largest_size",
-    "check", "choice_multiplications", "num_features", "width", "chunk", "shared_block", "summarised",
+    "convex", "unbiased", "causal_safe", "random", "oracle", "every_size", "exact_at_full_size", "arrays",
+    "needs_positions", "needs_all_rows", "fits_queries", "alternatives", "group", "first", "last", "features_per_size",
+    "largest_size", "check", "choice_multiplications", "matrix_entries", "num_features", "width", "chunk",
+    "shared_block", "summarised",
 ):  # fmt: skip
     setattr(ExactKeys, _claim, claim(attrgetter(f"inner.{_claim}")))
 

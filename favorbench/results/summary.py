@@ -31,7 +31,7 @@ POPULATION = [axis for axis in CELL if axis != "head"]
 
 #: Names of baselines and prefixes that look at every pair of a query and a key: bounds, not usable estimators.
 _ORACLE_BASELINES = {b.name for b in BASELINES if b.oracle is True}
-_ORACLE_PREFIXES = {p.prefix for p in PREFIXES if p.oracle is True}
+_ORACLE_PREFIXES = {p.prefix for p in PREFIXES if vars(p).get("oracle")}
 
 #: Names of methods and baselines that draw nothing, and of prefixes, which add no randomness.
 _NOT_RANDOM = {member.name for member in (*METHODS, Nothing, *BASELINES) if member.random is False}
