@@ -59,6 +59,17 @@ def test_a_bound_inside_prefixes_is_a_bound(prefix):
     assert spec in set(results.trials["estimator"])
 
 
+@pytest.mark.parametrize("prefix", ["sinks(4)", "window(6)", "top(3)"])
+def test_the_shifts_of_positive_eps_cancel_beside_exact_keys(prefix):
+    """Without an eps it is ``positive``."""
+    query, key, value = np.random.default_rng(0).normal(size=(3, 40, 8))
+    eps, plain = (
+        fb.method_attention(query, key, value, f"{prefix}:{spec}", size=32)
+        for spec in ("positive-eps(eps=1e-16)", "positive")
+    )
+    assert_allclose(eps, plain, rtol=1e-7)
+
+
 def test_estimators_that_need_positions_say_so():
     with pytest.raises(FavorbenchError, match="not the same tokens"):
         answers("eva", problem(n=30), (8,))

@@ -165,7 +165,8 @@ class PositiveEps(FeatureMap):
 
     A query's feature is exp(w.x - |x|^2/2 - max_r w_r.x) + eps, a key's exp(w.y - |y|^2/2 - max_jr w_r.y_j) + eps:
     the eps, added after the shift, stops the shifts from cancelling. Where keys are long, every feature falls below
-    eps and the output becomes uniform attention. Without ``fit`` (kernel estimates) the shifts are zero.
+    eps and the output becomes uniform attention. Both are then multiplied by exp(shift): that cancels in attention,
+    but not beside the exact keys of a prefix. Without ``fit`` (kernel estimates) the shifts are zero.
     """
 
     eps: float = positive(1e-4)
@@ -192,11 +193,11 @@ class PositiveEps(FeatureMap):
         if self.key_shift is None:
             return self.features(x, projection, sample)
         shift = array_namespace(projection).max(projection, axis=-1, keepdims=True)
-        return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
+        return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps).times(shift),)
 
     def key_features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         shift = 0.0 if self.key_shift is None else self.key_shift.values
-        return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps),)
+        return (_plus_eps(projection - half_squared_norm(x) - shift, self.eps).times(shift),)
 
     def features(self, x: Tokens, projection: Projection, sample: Sample) -> FeatureBlocks:
         return (_plus_eps(projection - half_squared_norm(x), self.eps),)
