@@ -3,6 +3,7 @@
 import re
 from functools import cache
 
+import numpy as np
 import pytest
 import typer
 
@@ -188,3 +189,14 @@ def test_python_blocks_run(name, module):
         if (match := re.match(r"# (\w+)\.py\n", block.text)) is not None:
             module(match[1], block.text)
         exec(compile(block.text, name, "exec"), names)
+
+
+@pytest.mark.parametrize("size", [1, 2, 61, 62, 63, 64])
+def test_multipole_of_the_page_is_that_of_favorbench(size):
+    """At sizes that do not split into halves, it had one exact key less."""
+    text = (REPOSITORY / "docs/multipole.md").read_text(encoding="utf-8")
+    exec(next(block.text for block in pages.blocks(text, "python") if "def multipole" in block.text), names := {})
+    q, k, v = np.random.default_rng(0).normal(size=(3, 128, 8))
+    ours = names["multipole"](q, k, v, size, np.random.default_rng(1))
+    theirs = fb.method_attention(q, k, v, "multipole", size, rng=np.random.default_rng(1))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9)
