@@ -70,6 +70,13 @@ def test_the_shifts_of_positive_eps_cancel_beside_exact_keys(prefix):
     assert_allclose(eps, plain, rtol=1e-7)
 
 
+def test_a_refusal_in_causal_attention_names_the_parameters():
+    """It said "pisa", which can be causal."""
+    q, k, v = np.zeros((3, 8, 2))
+    with pytest.raises(FavorbenchError, match=r"'pisa\(order=1\)' uses the whole sequence"):
+        fb.method_attention(q, k, v, "pisa(order=1)", 4, causal=True)
+
+
 def test_estimators_that_need_positions_say_so():
     with pytest.raises(FavorbenchError, match="not the same tokens"):
         answers("eva", problem(n=30), (8,))

@@ -27,7 +27,7 @@ from favorbench.methods.segments import Lara, Nystromformer
 from favorbench.numerics.arrays import Array, Float, array_namespace, of_python, on_host, to_backend_of
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import check_whole
-from favorbench.registry import build, split_list
+from favorbench.registry import build, label, split_list
 from favorbench.users import failures_named
 
 METHODS: tuple[type[Method], ...] = (
@@ -156,7 +156,7 @@ def method_attention(
     if query.ndim != 2:
         raise InputError(f"query has shape {tuple(query.shape)}; methods are asked for one head, (n, d)")
     if causal and not estimator.causal_safe:
-        raise InputError(f"method {estimator.name!r} uses the whole sequence and cannot be causal")
+        raise InputError(f"method {label(estimator)!r} uses the whole sequence and cannot be causal")
     if estimator.needs_positions and query.shape[-2] != key.shape[-2]:
         raise InputError(f"method {estimator.name!r} needs as many queries as keys")
     check_whole("size", size := of_python(size), 1, 1 << 24)
