@@ -147,6 +147,14 @@ def test_no_block_of_a_hash_is_without_queries(spec, n):
     assert done == pytest.approx(said, rel=0.15)
 
 
+@pytest.mark.parametrize("spec", ["multipole(cells='tree')", "multipole(block=64, cells='tree', exact=0.75)"])
+@pytest.mark.parametrize("size", [16, 48, 100])
+def test_exact_keys_of_a_tree_are_whole_cells(spec, size):
+    """Up to 1.5 times as many as asked for, or none. A block of one query votes with it."""
+    done, declared = work_of(get_method(spec), Shape(768, 768, D, D_V), size)
+    assert done == pytest.approx(declared, rel=0.1)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cells", ["random", "tree"])
 def test_multipole_in_blocks_does_the_products_it_says(tokens, cells, causal):

@@ -122,29 +122,34 @@ class Multipole(Centred):
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add d + d_v for each exact key. A level of a tree is 2 STEPS products of its keys with a vector.
 
-        In blocks one query of VOTERS takes part in the choice, and the centroids of near cells are left out. Blocks are
-        padded to the one with most exact keys, which adds half a cell where cells differ in size.
+        In blocks every VOTERS-th query takes part in the choice, and the centroids of near cells are left out. Blocks
+        are padded to the one with most exact keys, which adds half a cell where cells differ in size.
         """
         if self.single:
             return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * shape.per_pair)
         count, exact, pair = self.centres(size), float(self.exact_keys(size)), shape.d + shape.d_v
+        made = max(1, round(count * self.segment / shape.l)) if shape.causal else count
         if self.cells == "random":
             exact += min(exact, shape.l / (2 * count))
+        else:  # whole cells, one more where half of it is below the number of exact keys
+            cell = (self.segment if shape.causal else shape.l) / made
+            exact = cell * math.ceil(max(exact / cell - 0.5, 0))
         clustered = shape.l
         if not shape.causal:
-            made, far, keys = count, count, count + exact * (1 - count / shape.l)
+            far, keys = count, count + exact * (1 - count / shape.l)
             pairs = shape.n * keys * pair
         else:
             starts = np.arange(0, shape.l, self.chunk)
             past = starts // self.segment * self.segment
-            made, far = max(1.0, count * self.segment / shape.l), past * count / shape.l
+            far = past * count / shape.l
             clustered = shape.l if past[-1] else 0  # without a complete segment before a chunk there are no cells
             keys = (
                 far + np.minimum(past, exact) * (1 - count / shape.l) + np.minimum(starts + self.chunk, shape.l) - past
             )
             pairs = float(np.sum(keys * np.minimum(self.chunk, shape.l - starts))) * pair * shape.n / shape.l
+        voters = shape.n * -(-self.block // VOTERS) / self.block
         passes = (1 + self.lloyd) * made if self.cells == "random" else 2 * STEPS * math.ceil(math.log2(made))
-        return clustered * shape.d * passes + pairs + float(np.mean(far)) * shape.n / VOTERS * shape.d
+        return clustered * shape.d * passes + pairs + float(np.mean(far)) * voters * shape.d
 
     def width(self, size: int, length: int) -> int:
         """Large tiles: the overhead of a cell, or of a block, is paid once for each tile."""
