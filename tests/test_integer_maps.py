@@ -114,3 +114,15 @@ def test_exponents_are_quantiles_of_poisson_far_into_the_tail(rate):
     (block,) = fb.get_map(f"poisson(rate={rate})").features(np.array([[1.0], [math.e]]), np.zeros((2, 4)), sample)
     exponents = block.log_scale[1] - block.log_scale[0]
     assert_allclose(exponents, stats.poisson.ppf(uniform[:, 0], rate), atol=1e-9)
+
+
+@pytest.mark.parametrize("spec", ["poisson(rate=200)", "geometric(p=0.004)"])
+def test_keys_whose_features_are_all_0_hide_no_others(spec):
+    """No logarithm stands for the powers of 0: beside one, the features of short keys would vanish."""
+    rng = np.random.default_rng(0)
+    query, key = np.abs(rng.normal(size=(2, 9, 3)))
+    value, sample = rng.normal(size=(9, 2)), fb.sample_omega("iid", 8, 3, rng, map=spec)
+    short = 1e-3 * key
+    short[:2] = 0.0
+    expected = fb.linear_attention(query, short[2:], value[2:], sample, map=spec)
+    assert_allclose(fb.linear_attention(query, short, value, sample, map=spec), expected, rtol=1e-9)

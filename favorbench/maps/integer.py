@@ -86,11 +86,11 @@ class _IntegerMap(FeatureMap):
         zero, negative = x == 0, xp.astype(x < 0, x.dtype)
         halves = negative @ (0.5 * powers)  # whole where the number of negative factors is even
         values = 1.0 - 4.0 * (halves - xp.floor(halves))
+        log_scale = xp.log(xp.abs(x) + xp.astype(zero, x.dtype)) @ powers - 0.5 * log_weights
         if bool(xp.any(zero)):  # 0^w = 0, but for w = 0
             vanishes = xp.astype(zero, x.dtype) @ xp.astype(powers > 0, x.dtype) > 0
-            values = xp.where(vanishes, 0.0, values)
-        logs = xp.log(xp.abs(x) + xp.astype(zero, x.dtype))
-        return (Features(values, logs @ powers - 0.5 * log_weights),)
+            values, log_scale = xp.where(vanishes, 0.0, values), xp.where(vanishes, -xp.inf, log_scale)
+        return (Features(values, log_scale),)
 
     def parameter(self, head_dim: int) -> float:
         """The value fitted to one head; else the given one, or the best for standard normal queries and keys."""
