@@ -717,6 +717,8 @@ def test_layers_with_other_attention_are_kept_and_named(tokens):
         ({"method": "cluster"}, "did you mean 'clusters'"),
         ({"method": "exact", "dtype": "bfloat"}, "did you mean 'bfloat16'"),
         ({"method": "clusters", "dtype": "bfloat16"}, "`dtype` is the precision of exact attention"),
+        ({"map": "positive", "dtype": "float64"}, "`dtype` is the precision of exact attention"),
+        ({"recommended": "any", "dtype": "float64"}, "`dtype` is the precision of exact attention"),
         ({"method": "clusters", "size": 0}, "`size` must be a whole number from 1"),
         ({"method": "clusters", "size": (1 << 20) + 1}, "`size` must be a whole number from 1 to 1048576"),
         ({"map": "positive", "num_projections": 0}, "`num_projections` must be a whole number from 1"),

@@ -125,6 +125,8 @@ def replace_attention(
             check_whole(f"`{name}`", given, 1, 1 << 20)
             if owner is None:
                 raise ScenarioError(f"`{name}` {given}: `map` has num_projections, `method` has size")
+    if dtype is not None and method is None:
+        raise ScenarioError("`dtype` is the precision of exact attention: use it with `method` exact")
     if map is not None:
         get_sampler(sampler)
         chosen = EstimatedAttention(LinearAttention(get_map(map), sampler), num_projections or 256)
