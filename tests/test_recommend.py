@@ -146,6 +146,16 @@ def test_where_nothing_is_certified_the_best_has_a_bound():
     assert chosen(found) is None and max(len(one.values) for one in found) >= 43
 
 
+def test_a_few_draws_without_a_bound_do_not_hide_a_certified_bound():
+    """The errors of a candidate that was rejected after three draws look small: no bound follows from them."""
+    stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, "mse")
+    stopped.candidates, stopped.finished = [candidate(1.0), candidate(2.0)], True
+    for each, errors in zip(stopped.candidates, ([0.4] * 3, [0.5] * 60), strict=True):
+        each.values = errors
+    decision = stopped.decision()
+    assert (decision.outcome, decision.multiplications, decision.bound) == ("nothing", 2.0, 0.5)
+
+
 def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
     """Default candidates; a sweep measures all their sizes at once."""
     assert fb.recommend(heads, 1e-9, max_cost=50.0, out="run").complete

@@ -206,7 +206,7 @@ class CandidateSearch(ABC):
     def decision(self) -> Decision:
         """The decision so far."""
         certified = chosen(self.candidates) if self.finished else None
-        candidate = certified or self._best_so_far()
+        candidate = certified or (self._nearest() if self.finished else self._best_so_far())
         if candidate is None:
             return Decision(self.label)
         outcome: Outcome = "certified" if certified else "nothing" if self.finished else "not finished"
@@ -237,11 +237,17 @@ class CandidateSearch(ABC):
         return [c for c in self.candidates if c.values]
 
     def _best_so_far(self) -> Candidate | None:
-        """The best candidate; in an unfinished search the cheapest that hits often enough, if there is one."""
+        """The cheapest candidate that hits often enough, if there is one, else the best."""
         hitting = [c for c in self._measured if quantile(c.errors, self.rule.probability) <= self.rule.target]
-        if hitting and not self.finished:
-            return min(hitting, key=lambda c: c.cost)
-        return best(self.candidates, self.rule)
+        return min(hitting, key=lambda c: c.cost) if hitting else best(self.candidates, self.rule)
+
+    def _nearest(self) -> Candidate | None:
+        """The candidate with the smallest certified bound. One of few draws may have smaller errors, but no bound."""
+
+        def order(c: Candidate) -> tuple[float, float, float]:
+            return c.bound(self.rule), quantile(c.errors, self.rule.probability), c.cost
+
+        return min(self._measured, key=order, default=None)
 
     def _point(self, c: Candidate) -> MeasuredCandidate:
         levels = (0.5, self.rule.probability, 1.0)
