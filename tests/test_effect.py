@@ -74,6 +74,19 @@ def test_sums_with_new_draws_for_each_size_are_those_of_the_rows(run, lost):
         assert {"elu", "uniform"} <= set(found.rows["estimator"]) and "2 texts, 2 to 6 draws of each" in note
 
 
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(("budget", "sizes"), [("features", [2, 8]), ("cost", [4, 8])])
+def test_a_map_of_a_fixed_size_has_an_effect_at_a_budget(budget, sizes):
+    """taylor has more features than any of these budgets, and elu no more than the largest."""
+    asked = {"maps": "elu,taylor,positive", "samplers": "iid", "num_projections": sizes, "budget": budget}
+    found = fb.sweep(inputs="heads.npz", **asked, trials=1, baselines="uniform", out=budget)
+    (total,) = heads.summed_effects(found)
+    assert {"elu", "taylor", "positive"} <= set(total.rows["estimator"])
+    kept = total.rows[total.rows["estimator"].isin(["elu", "positive"])].iloc[0]
+    (said,) = heads.effect_sentences(found)
+    assert f": {kept['estimator']}" in said and total.rows["estimator"].iloc[0] == "taylor"
+
+
 def test_draws_of_some_heads_alone_have_no_sum(run):
     """A partial run may have some heads of one trial, and the others of the next."""
     first = (run.trials["trial"] == 0) == run.trials["head"].str.startswith("L0")

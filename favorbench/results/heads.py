@@ -260,7 +260,7 @@ def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects | None:
         with np.errstate(invalid="ignore"):
             share = layers.max() / layers.sum()
         summed.append({
-            **whole.iloc[0][_SIZED], "heads": heads, "sum_median": sums.median(),
+            **whole.iloc[0][[*POPULATION, *ESTIMATOR]], "heads": heads, "sum_median": sums.median(),
             "sum_low": sums.min(), "sum_high": sums.max(), "texts": whole["text"].nunique(),
             "draws": len(whole[["trial", "nth"]].drop_duplicates()), "layer": layers.idxmax(), "share": share,
         })  # fmt: skip
