@@ -113,12 +113,15 @@ def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray, rows: Ro
 
     The second moment of exp(w.z) comes from draws with w.z near 2 |z|^2, if w is Gaussian (rows): 30 / Phi(-2 |z|) of
     them; fewer for rows of fixed norm. Maps of cos(w.z) are bounded and need 30. For other maps only the second moment
-    is known, and exp(w.z) with the same one, exp(|z|^2) relative to the squared mean, stands for them.
+    is known, and exp(w.z) with the same one, exp(|z|^2) relative to the squared mean, stands for them. NaN where
+    nothing is known.
     """
-    argument = feature_map.pair_argument(x, y)
+    argument, variance = feature_map.pair_argument(x, y), feature_map.relative_variance(x, y, 1)
     if argument is None:
-        variance = feature_map.relative_variance(x, y, 1)
         if variance is None:
-            return np.full((len(x), len(y)), math.inf)
+            return np.full((len(x), len(y)), math.nan)
         argument = np.log1p(variance)
+    elif variance is not None:  # it is above that of exp(w.z) where rows also have weights
+        heavier = (argument >= 0) & np.isfinite(variance)
+        argument = np.where(heavier, np.maximum(argument, np.log1p(variance)), argument)
     return DRAWS_IN_THE_TAIL / np.where(argument > 0, rows.tail(np.maximum(argument, 0.0), x.shape[-1]), 1.0)

@@ -100,27 +100,20 @@ def measure(sampler: Sampler, maps: Sequence[FeatureMap], draws: int, seed: int)
     measured = []
     for feature_map, values in zip(maps, zip(*by_setting, strict=True), strict=True):
         subject = f"{label(feature_map)}/{label(sampler)}"
-        first, alone, *others = zip(chosen, values, strict=True)
-        shown = [first, alone, *(part for part in others if _shows(feature_map, part[0]))]
+        shown = list(zip(chosen, values, strict=True))
         laws = [sampler.row_law(setting.num_projections, setting.head_dim) for setting, _ in shown]
         targets = [feature_map.target_kernel(*part[0].points, law) for part, law in zip(shown, laws, strict=True)]
-        measured.append(_mean(subject, "target", shown, targets))
+        measured.append(_mean(subject, "target", feature_map, shown, targets))
+        del shown[1]  # of one row alone the estimates have heavier tails
         if feature_map.unbiased and sampler.gaussian_rows:
-            del shown[1]  # of one row alone the estimates have heavier tails
             exact = [softmax_kernel(*setting.points) for setting, _ in shown]
-            measured.append(_mean(subject, "unbiased", shown, exact))
-        measured.append(variance(subject, feature_map, sampler, [first, *others]))
+            measured.append(_mean(subject, "unbiased", feature_map, shown, exact))
+        measured.append(variance(subject, feature_map, sampler, shown))
         if feature_map.nonnegative:
             smallest = float(np.min([np.min(result) for result in values]))
             sign = 0.0 if smallest >= 0 else 2.0  # NaN is not
             measured.append(MeasuredClaim(subject, "nonnegative", sign, 0, f"smallest {smallest:.2g}"))
     return measured
-
-
-def _shows(feature_map: FeatureMap, setting: KernelSetting) -> bool:
-    """Whether the draws suffice for the declared variance; else the standard error is wrong by an unknown factor."""
-    needed = draws_needed(feature_map, *setting.points)
-    return not np.any(np.isfinite(needed) & (needed > setting.draws * setting.num_projections))
 
 
 def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,24 +128,33 @@ def z_of_mean(values: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.nd
     return error / np.maximum(standard_error, rounding), standard_error / np.abs(target)
 
 
-def _mean(subject: str, claim: str, measured: Measured, targets: Sequence[np.ndarray]) -> MeasuredClaim:
-    """The mean against a kernel, wherever that is known.
+def _mean(
+    subject: str, claim: str, feature_map: FeatureMap, measured: Measured, targets: Sequence[np.ndarray]
+) -> MeasuredClaim:
+    """The mean against a kernel, wherever that is known and the draws suffice for the declared variance.
 
-    If the expectations under a law of rows are unknown, the target is NaN for every pair: the map declares nothing.
-    A target that is NaN for some pairs and a number for others is a declaration, and wrong.
+    With fewer the standard error is wrong by an unknown factor. If the expectations under a law of rows are unknown,
+    the target is NaN for every pair: the map declares nothing. A target that is NaN for some pairs and a number for
+    others is a declaration, and wrong.
     """
-    pairs = zip(measured, targets, strict=True)
-    known = [(setting, values, target) for (setting, values), target in pairs if not np.all(np.isnan(target))]
-    if not known:
+    parts, dims = [], []
+    for (setting, values), target in zip(measured, targets, strict=True):
+        if not np.all(np.isnan(target)):
+            inside = ~(draws_needed(feature_map, *setting.points) > len(values) * setting.num_projections)  # or unknown
+            z, resolution = z_of_mean(values, target)
+            parts.append([part[inside] for part in (z, resolution, np.mean(values, axis=0) / target)])
+            dims += [setting.head_dim] * bool(np.any(inside))
+    if not parts:
         return MeasuredClaim(subject, claim, None, 0, "nothing declared: no closed form for these rows")
-    scores, resolutions = zip(*(z_of_mean(values, target) for _, values, target in known), strict=True)
-    ratio = np.median(np.concatenate([(np.mean(values, axis=0) / target).ravel() for _, values, target in known]))
-    z, dims = np.concatenate([part.ravel() for part in scores]), sorted({setting.head_dim for setting, *_ in known})
+    z, _, ratios = map(np.concatenate, zip(*parts, strict=True))
+    if not z.size:
+        return MeasuredClaim(subject, claim, None, 0, "no pair inside the gate", otherwise=NOT_MEASURABLE)
     detail = (
-        f"{z.size} pairs, d = {', '.join(map(str, dims))}, {len(measured[0][1])} draws, mean/target {ratio:.3g} in the "
-        "median"
+        f"{z.size} pairs, d = {', '.join(map(str, sorted(set(dims))))}, {len(measured[0][1])} draws, mean/target "
+        f"{np.median(ratios):.3g} in the median"
     )
-    return MeasuredClaim(subject, claim, largest(z), z.size, detail, largest(resolutions[0]))
+    resolution = next(resolution for _, resolution, _ in parts if resolution.size)
+    return MeasuredClaim(subject, claim, largest(z), z.size, detail, largest(resolution))
 
 
 def variance(subject: str, feature_map: FeatureMap, sampler: Sampler, measured: Measured) -> MeasuredClaim:
