@@ -365,7 +365,8 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     if model.chosen_on:
         lines.append(
             "Settings per head: in each head the setting, or exact attention, that makes the sum of the predicted "
-            f"effects of all heads least at this cost; effects are means over {model.chosen_on} {model.draws}."
+            "effects of all heads least at this cost, which is stated as no less than that of the one setting they are "
+            f"compared with; effects are means over {model.chosen_on} {model.draws}."
         )
     if model.timed:
         lines.append(f"CPU seconds of the answer relative to those of exact attention: {model.timed}.")
