@@ -67,7 +67,7 @@ def sweep(
         commas: maps="positive,trig", num_projections=[64, 256]. ``inputs`` and ``calibrate`` may be arrays in memory,
         (q, k, v), or a mapping of names to such, inputs={"mine": (q, k, v)}: of NumPy, torch or what NumPy reads,
         (L, d), (heads, L, d) or (batch, heads, L, d), before any division by sqrt(d); or the result of ``fb.capture``.
-        Their rows are those of the file that numpy.savez(path, q=q, k=k, v=v) writes, bit for bit.
+        Their rows are those of the file that numpy.savez(path, q=q, k=k, v=v) writes of them in C order, bit for bit.
 
     Returns
     -------

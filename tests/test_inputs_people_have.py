@@ -86,7 +86,16 @@ def test_columns_that_are_stored_first_are_read_as_they_are(rng):
     arrays = {name: np.asfortranarray(array) for name, array in some(rng, 2).items()}
     np.savez("in.npz", **arrays)
     law = get_input("in.npz")
-    assert_array_equal(law.draw(stream(0), law.heads(None, None)[1]).key, arrays["k"][1])
+    key = law.draw(stream(0), law.heads(None, None)[1]).key
+    assert_array_equal(key, arrays["k"][1])
+    assert key.flags.c_contiguous  # as on a cluster, which receives arrays in memory: else last digits differ
+
+
+def test_one_file_in_two_spellings_is_refused(rng):
+    """One of the two was left out without a word, and the run could not be resumed."""
+    saved("in.npz", some(rng, 2))
+    with pytest.raises(ScenarioError, match=r"'\./in\.npz' and 'in\.npz' are both called 'in\.npz'"):
+        fb.load_scenario(None, {"inputs": "in.npz,./in.npz"})
 
 
 def test_more_heads_than_tokens_are_said(rng):

@@ -42,6 +42,9 @@ def test_a_title_is_kept_only_by_the_study_it_belongs_to():
     quick = load_scenario("quick")
     assert load_scenario(None, {"maps": "positive,trig"}).title == quick.title
     assert load_scenario(None, {"maps": "trig"}).title == "quick, changed by flags"
+    assert as_scenario(quick, {"trials": quick.trials, "cluster": "none"}).title == quick.title
+    assert as_scenario(quick, {"trials": "3", "num_projections": "8,16"}).title == "quick, changed by flags"
+    assert as_scenario(quick, {"trials": 3, "title": "mine"}).title == "mine"
 
 
 def test_dlogd_is_the_papers_rule_of_thumb():

@@ -173,7 +173,8 @@ class Scenario(BaseModel):
         _check_kinds(key, specs, info.data.get("maps", True))
         members = [_built_member(key, spec, info) for spec in specs]
         labels = [spec if isinstance(m, Fixed) else label(m) for spec, m in zip(specs, members, strict=True)]
-        _check_labels(key, specs, labels, info.data.get("maps"))
+        places = [str(Path(name)) for name in labels] if key == "inputs" else labels  # "./a.npz" is "a.npz"
+        _check_labels(key, specs, places, info.data.get("maps"))
         return Names.of(labels if key == "inputs" else map(canonical, specs, members), members)
 
     @field_validator("calibrate")
@@ -290,7 +291,7 @@ def _below(given: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[s
     values: dict[str, Any] = {"name": path.stem} | {ALIASES.get(key, key): value for key, value in content.items()}
     origin = {"": str(path)} | {ALIASES.get(key, key): f"{path}: {key}" for key in content}
     _check_trusted({key: value for key, value in values.items() if key not in given}, path)
-    if not all(key == "cluster" or _same(value, values.get(key)) for key, value in given.items()):
+    if _changes(given, values):
         values["title"] = f"{path.stem}, changed by flags"
     return values, origin
 
@@ -319,6 +320,11 @@ def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Pat
     copied = scenario.model_copy(update=changes)
     copied._left_out = tuple(left_out)
     return copied
+
+
+def _changes(given: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether the keys given change what is measured."""
+    return any(key != "cluster" and not _same(value, values.get(key)) for key, value in given.items())
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -434,7 +440,10 @@ def as_scenario(
 ) -> Scenario:
     """Make a Scenario of a Scenario, a name, a path, or a mapping on top of the default one, changed by ``keys``."""
     if isinstance(given, Scenario):
-        return override(given, **keys) if keys else given
+        parsed = {key: _parsed(key, value) for key, value in (keys or {}).items()}
+        if _changes(parsed, dict(given)):
+            parsed = {"title": f"{given.name}, changed by flags"} | parsed
+        return override(given, **parsed) if parsed else given
     if given is None or isinstance(given, str | Path):
         return load_scenario(given and str(given), keys)
     return load_scenario(None, {**given, **(keys or {})})

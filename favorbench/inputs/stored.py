@@ -43,9 +43,10 @@ class Stored:
     def part(self, index: tuple[int | slice, ...]) -> np.ndarray:
         """Read array[index] into a new array; nothing else of a file stays in memory."""
         if isinstance(self.source, np.ndarray):
-            values = np.array(self.source[index], order="C")  # BLAS rounds by memory order
+            values = np.array(self.source[index], order="C")
         else:
             values = self.source.read(self.shape, np.dtype(self.numpy_type), index)
+            values = np.asarray(values, order="C")  # as in memory: BLAS rounds by memory order
         if self.type != "bfloat16":
             return values
         return (values.astype(np.uint32) << 16).view(np.float32) if values.dtype == np.uint16 else values.astype(float)
