@@ -166,7 +166,7 @@ def test_candidates_share_alpha_equally():
 
 
 def test_heads_and_candidates_share_the_confidence(rng):
-    """Three heads whose keys are nearly four points, so that clusters are the best; polynomials are not random."""
+    """Three heads whose keys are nearly four points: good for clusters, but for rare draws; polynomials are not random."""
     query, key, value = rng.normal(size=(3, 3, 48, 6))
     key = rng.normal(size=(4, 6))[rng.integers(0, 4, (3, 48))] + 1e-3 * key
     arrays = query, key, value
@@ -179,12 +179,14 @@ def test_heads_and_candidates_share_the_confidence(rng):
         alpha = 0.05 / 3 / tried
         others = len(trials.groupby(["estimator", "num_projections"], dropna=False)) - tried
         assert tried >= 2 and decision.full == tried * fewest_draws(0.9, alpha) + others
-        setting = decision.setting
-        assert setting.name == "clusters"
-        errors = random[(random["estimator"] == setting.name) & (random["num_projections"] == setting.size)][
-            "relative_error"
-        ]
-        assert decision.bound == certified_bound(errors.to_numpy(), 0.9, alpha) < np.inf
+        bounds = {
+            name: certified_bound(errors.to_numpy(), 0.9, alpha) if name in set(random["estimator"]) else errors.max()
+            for (name, _), errors in trials.groupby(["estimator", "num_projections"], dropna=False)["relative_error"]
+            if name in ("clusters", "taylor")
+        }
+        assert decision.setting.name == min(bounds, key=bounds.__getitem__)
+        assert decision.bound == min(bounds.values()) < np.inf
+    assert {decision.setting.name for decision in found.decisions} == {"clusters", "taylor"}
 
 
 # single heads
