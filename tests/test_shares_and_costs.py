@@ -166,7 +166,7 @@ def test_candidates_share_alpha_equally():
 
 
 def test_heads_and_candidates_share_the_confidence(rng):
-    """Three heads whose keys are nearly four points: good for clusters, but for rare draws; polynomials are not random."""
+    """Three heads whose keys are nearly four points, which suits clusters but for rare draws."""
     query, key, value = rng.normal(size=(3, 3, 48, 6))
     key = rng.normal(size=(4, 6))[rng.integers(0, 4, (3, 48))] + 1e-3 * key
     arrays = query, key, value
