@@ -74,7 +74,7 @@ class Declaring(Positive):
         }.get(self.declared, right)
 
     def pair_argument(self, x, y):
-        return super().pair_argument(x, y) + 1000.0 * (self.declared == "far too large")
+        return super().pair_argument(x, y) + 1000.0 * self.declared.startswith("far too large")
 
     def target_kernel(self, x, y, rows):
         right = super().target_kernel(x, y, rows)
@@ -83,6 +83,7 @@ class Declaring(Positive):
             "target nan": np.nan * right,
             "target nan at one pair": np.where(corner, np.nan, right),
             "target infinite at one pair": np.where(corner, np.inf, right),
+            "far too large, target nan at one pair": np.where(corner, np.nan, right),
         }.get(self.declared, right)
 
 
@@ -96,7 +97,9 @@ def test_a_declared_variance_that_is_none_is_refuted_without_a_crash(declared):
     assert found["variance"][0] == REFUTED and found["target"][0] == HOLDS
 
 
-@pytest.mark.parametrize("declared", ["target nan at one pair", "target infinite at one pair"])
+@pytest.mark.parametrize(
+    "declared", ["target nan at one pair", "target infinite at one pair", "far too large, target nan at one pair"]
+)
 def test_a_target_that_is_a_number_at_some_pairs_only_is_refuted(declared):
     assert verdicts(declared)["target"][0] == REFUTED
 

@@ -140,7 +140,8 @@ def _mean(
     parts, dims = [], []
     for (setting, values), target in zip(measured, targets, strict=True):
         if not np.all(np.isnan(target)):
-            inside = ~(draws_needed(feature_map, *setting.points) > len(values) * setting.num_projections)  # or unknown
+            few = draws_needed(feature_map, *setting.points) > len(values) * setting.num_projections
+            inside = ~few | ~np.isfinite(target)
             z, resolution = z_of_mean(values, target)
             parts.append([part[inside] for part in (z, resolution, np.mean(values, axis=0) / target)])
             dims += [setting.head_dim] * bool(np.any(inside))
