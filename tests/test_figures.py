@@ -107,6 +107,14 @@ def test_panels_and_captions_name_only_sizes_that_were_measured():
     assert chart.caption.startswith("Median of 3 draws at the largest size (5, 16), worst sampler")
 
 
+@pytest.mark.parametrize("name", ["error-vs-cost", "clusters-vs-positive"])
+def test_what_lies_below_the_axis_is_named(name):
+    """Errors of 0, which the legend named and no one saw: causal, clusters are exact on so few tokens."""
+    results = sweep(small_scenario(maps="positive", samplers="iid", methods="clusters", causal=True), "run")
+    notes = [text.get_text() for ax in results.plot(name).figure.axes for text in ax.texts]
+    assert notes == ["↓ below the axis: clusters"]
+
+
 def test_error_against_dtype_holds_both_errors():
     results = sweep(small_scenario(dtype="float64,float32"), "run")
     assert "error-vs-dtype" in names(draw_all(results))

@@ -292,15 +292,16 @@ def same_range(axes: Sequence[Axes], groups: Sequence[Hashable]) -> None:
             rows.add(row)
 
 
-def off_scale_note(ax: Axes, names: Sequence[str]) -> None:
-    """Name at the upper edge the series that lie above it."""
-    if names:
-        text = f"↑ off scale: {', '.join(names[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        points = 0.75 * font_size()
-        inches = ax.get_position().width * ax.figure.bbox.width / ax.figure.dpi
-        lines = textwrap.fill(text, width=max(16, int(inches * 72 / (0.6 * points))))
-        note = ax.text(
-            0.99, 0.99, plain(lines), transform=ax.transAxes, ha="right", va="top", fontsize=points, color="0.35",
-            gid="off scale",
-        )  # fmt: skip
-        note.set_in_layout(False)
+def off_scale_note(ax: Axes, above: Sequence[str], below: Sequence[str] = ()) -> None:
+    """Name at the upper edge the series that lie above it, and at the lower edge those below, such as errors of 0."""
+    points = 0.75 * font_size()
+    inches = ax.get_position().width * ax.figure.bbox.width / ax.figure.dpi
+    for names, words, place in ((above, "↑ off scale", 0.99), (below, "↓ below the axis", 0.01)):
+        if names:
+            text = f"{words}: {', '.join(names[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            lines = textwrap.fill(text, width=max(16, int(inches * 72 / (0.6 * points))))
+            note = ax.text(
+                0.99, place, plain(lines), transform=ax.transAxes, ha="right", va="top" if place > 0.5 else "bottom",
+                fontsize=points, color="0.35", gid="off scale",
+            )  # fmt: skip
+            note.set_in_layout(False)

@@ -189,8 +189,9 @@ def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str],
     shown = rows[rows["label"].isin(coloured) | (rows["kind"] == "baseline")]
     style.log_limits(ax, [*shown["ratio"].clip(lower=LEAST), 1.0], most=MOST)
     ax.set(xlabel=f"{axis.column} per head", ylabel=relative_label(metric))
-    beyond = set(rows[rows["ratio"] > ax.get_ylim()[1]]["label"])
-    style.off_scale_note(ax, [name for name in dict.fromkeys([*coloured, *shown["label"]]) if name in beyond])
+    low, high = ax.get_ylim()
+    names, off = dict.fromkeys([*coloured, *shown["label"]]), (rows["ratio"] > high, rows["ratio"] < low)
+    style.off_scale_note(ax, *([name for name in names if name in set(rows[where]["label"])] for where in off))
     return rows.drop(columns=["exact", "estimator"]).rename(columns={"cost": axis.column})
 
 

@@ -190,7 +190,7 @@ def _draw(
             band = (low, high) if name in coloured else None
             style.line_with_band(ax, curve[x], middle, band, **estimator_look(name, coloured))
     kept += _draw_baselines(panel, ax, x, columns[0])
-    beyond = drawn[:0]
+    beyond = below = drawn[:0]
     if METRICS[metric].log:
         sized = panel.baselines["num_projections"].notna()  # best-rank is 0 at R = L
         firm = [*drawn[drawn["series"].isin(coloured)][columns].to_numpy().flat, *panel.baselines[~sized][columns[0]]]
@@ -199,9 +199,10 @@ def _draw(
         every = pd.concat([drawn, panel.baselines.assign(series=panel.baselines["estimator"])])
         names = list(dict.fromkeys([*names, *every["series"]]))
         beyond = every[~(every[columns[0]] <= ax.get_ylim()[1])]
+        below = drawn[drawn[columns[0]] < ax.get_ylim()[0]]
     style.number_axis(ax, [*drawn[x]])
     ax.set(xlabel=label, ylabel=metric_label(metric))
-    style.off_scale_note(ax, [name for name in names if name in set(beyond["series"])])
+    style.off_scale_note(ax, *([name for name in names if name in set(some["series"])] for some in (beyond, below)))
     return pd.concat(kept)[["series", x, "n", *columns]]
 
 
