@@ -36,11 +36,20 @@ class Happens:
             self.done = True
             {what}
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 sys.meta_path.insert(0, Happens())
 sys.argv = ["favorbench", *{arguments!r}]
 runpy.run_module("favorbench", run_name="__main__", alter_sys=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def signals_of_a_terminal():
+    """A background shell ignores SIGINT and nohup ignores SIGHUP, and commands inherit that."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def when_asked_for(module, what, *arguments):
@@ -105,7 +114,6 @@ def started(*arguments, until, program=COMMAND):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not list(Path().glob(until)):
@@ -350,7 +358,6 @@ def test_a_second_signal_does_not_break_off_the_saving_of_results(name):
     code = f"""
 import os, signal
 from favorbench.engine.interrupts import ending, signals_raised
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 with signals_raised():
     try:
         os.kill(os.getpid(), signal.{name})
