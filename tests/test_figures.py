@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from favorbench import style
 from favorbench.results import figures
-from favorbench.results.figures import curves, draw_all
+from favorbench.results.figures import blocks, curves, draw_all
 from favorbench.run import sweep
 from favorbench.studies.blog import figure as blog
 from favorbench.style import charts
@@ -113,6 +113,20 @@ def test_what_lies_below_the_axis_is_named(name):
     results = sweep(small_scenario(maps="positive", samplers="iid", methods="clusters", causal=True), "run")
     notes = [text.get_text() for ax in results.plot(name).figure.axes for text in ax.texts]
     assert notes == ["↓ below the axis: clusters"]
+
+
+@pytest.mark.parametrize("name", ["error-vs-L", "error-vs-cost", "trig-vs-positive"])
+def test_grey_curves_are_off_scale_only_above_a_hundred_times_uniform(monkeypatch, name):
+    """Axes were those of the coloured curves: grey ones left them at a tenth of what the caption said."""
+    monkeypatch.setattr(blocks, "MAX_CURVES", 1)
+    lengths = {"seq_len": "16,24"} if name == "error-vs-L" else {"methods": "nystromformer"}
+    results = sweep(small_scenario(scale=2, baselines="uniform", **lengths), "run")
+    rows = results.summary
+    uniform = rows["seq_len"].map(rows[rows["estimator"] == "uniform"].groupby("seq_len")["mse_median"].max())
+    assert (rows["mse_median"] < 100 * uniform).all()
+    axes = results.plot(name).figure.axes
+    assert not [text for ax in axes for text in ax.texts]
+    assert all(max(line.get_ydata()) <= ax.get_ylim()[1] for ax in axes for line in ax.lines)
 
 
 def test_error_against_dtype_holds_both_errors():

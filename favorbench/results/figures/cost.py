@@ -186,11 +186,10 @@ def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str],
         style.line_with_band(ax, points["cost"], points["ratio"], band, 0.1, **look)
     ax.set_xscale("log")
     style.log_ticks(ax.xaxis)
-    shown = rows[rows["label"].isin(coloured) | (rows["kind"] == "baseline")]
-    style.log_limits(ax, [*shown["ratio"].clip(lower=LEAST), 1.0], most=MOST)
+    style.log_limits(ax, [*rows["ratio"].clip(lower=LEAST), 1.0], most=MOST)
     ax.set(xlabel=f"{axis.column} per head", ylabel=relative_label(metric))
     low, high = ax.get_ylim()
-    names, off = dict.fromkeys([*coloured, *shown["label"]]), (rows["ratio"] > high, rows["ratio"] < low)
+    names, off = dict.fromkeys([*coloured, *rows["label"]]), (rows["ratio"] > high, rows["ratio"] < low)
     style.off_scale_note(ax, *([name for name in names if name in set(rows[where]["label"])] for where in off))
     return rows.drop(columns=["exact", "estimator"]).rename(columns={"cost": axis.column})
 

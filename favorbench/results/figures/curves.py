@@ -193,7 +193,8 @@ def _draw(
     beyond = below = drawn[:0]
     if METRICS[metric].log:
         sized = panel.baselines["num_projections"].notna()  # best-rank is 0 at R = L
-        firm = [*drawn[drawn["series"].isin(coloured)][columns].to_numpy().flat, *panel.baselines[~sized][columns[0]]]
+        bands = drawn[drawn["series"].isin(coloured)][columns[1:]].to_numpy().flat
+        firm = [*drawn[columns[0]], *bands, *panel.baselines[~sized][columns[0]]]
         least = LEAST * cap / MOST if math.isfinite(cap) else 0.0
         style.log_limits(ax, [max(v, least) for v in firm], [*panel.baselines[sized][columns[0]]], cap)
         every = pd.concat([drawn, panel.baselines.assign(series=panel.baselines["estimator"])])
