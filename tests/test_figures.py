@@ -120,7 +120,7 @@ def test_grey_curves_are_off_scale_only_above_a_hundred_times_uniform(monkeypatc
     """Axes were those of the coloured curves: grey ones left them at a tenth of what the caption said."""
     monkeypatch.setattr(blocks, "MAX_CURVES", 1)
     lengths = {"seq_len": "16,24"} if name == "error-vs-L" else {"methods": "nystromformer"}
-    results = sweep(small_scenario(scale=2, baselines="uniform", **lengths), "run")
+    results = sweep(small_scenario(scale=2, baselines="uniform,sampled-keys", **lengths), "run")
     rows = results.summary
     uniform = rows["seq_len"].map(rows[rows["estimator"] == "uniform"].groupby("seq_len")["mse_median"].max())
     assert (rows["mse_median"] < 100 * uniform).all()

@@ -211,7 +211,7 @@ def line_with_band(
 
 
 def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = (), most: float = math.inf) -> None:
-    """Make y a log axis that shows ``values`` up to ``most``, and those of ``fill`` within two decades below.
+    """Make y a log axis that shows ``values`` and ``fill`` up to ``most``, and ``fill`` at most two decades below.
 
     Without a positive value the axis stays linear.
     """
@@ -221,7 +221,8 @@ def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = (), mo
         return
     ax.set_yscale("log")
     low, high = min(positive), max(positive)
-    low = min([low, *(v for v in fill if v > low / 100)])
+    near = [min(v, most) for v in fill if low / 100 < v < greatest]
+    low, high = min([low, *near]), max([high, *near])
     margin = high**0.08 / low**0.08 if high / 3 > low else 3**0.5
     ax.set_ylim(max(low / margin, least), min(high * margin, greatest))
     log_ticks(ax.yaxis)
