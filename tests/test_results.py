@@ -163,6 +163,17 @@ def test_a_measurement_in_the_rows_of_several_budgets_counts_once(by, stat):
     assert list(budgets["mse_n"]) == [10, 10, 10]
 
 
+@pytest.mark.parametrize("share", [1, 2])
+def test_infinite_errors_have_no_finite_spread(share):
+    """The standard deviation of infinite errors alone was 0.000."""
+    results = sweep(small_scenario(samplers="iid"), "run")
+    rows = results.trials
+    infinite = (rows["estimator"] == "trig") & (rows["trial"] % share == 0)
+    results = results._replace(trials=rows.assign(mse=rows["mse"].mask(infinite, np.inf)))
+    found = tables.long_table(results, ["estimator", "num_projections"], "mse", "std").set_index("estimator")["mse_std"]
+    assert np.isinf(found["trig"]).all() and np.isfinite(found["positive"]).all()
+
+
 @pytest.mark.parametrize("by", [None, "estimator,L", "L,d,estimator", "head,estimator,budget"])
 def test_uniform_attention_is_not_worse_than_itself(by):
     """Sums of the same numbers in another order differ in the last digit."""

@@ -207,7 +207,9 @@ def _compared(
         if key in known
     )
     tested = sum(not errors[key].fixed and change.mark != "=" for key, change in changes.items())
-    mean = _geometric_mean(family)
+    mean = _geometric_mean([
+        row._replace(new=row.old) if changes[key].mark == "=" else row for key, row in errors.items()
+    ])  # fmt: skip
     return RunComparison(*runs, names, axis, metric, factor, alpha, paired, rows, mean, only_old, only_new, tested)
 
 

@@ -27,7 +27,7 @@ from favorbench.results.summary import (
     marked_name,
 )
 from favorbench.sections import Section
-from favorbench.statistics import bounded, unbounded
+from favorbench.statistics import LARGE, bounded, unbounded
 
 SIZES = ("num_projections", "num_features", "budget")
 
@@ -88,7 +88,10 @@ def _grouped(trials: pd.DataFrame, by: Sequence[str]) -> Any:
 def _statistic(trials: pd.DataFrame, by: Sequence[str], metric: str, stat: str) -> pd.Series:
     values = trials.assign(**{metric: bounded(trials[metric])})
     with np.errstate(all="ignore"):  # of infinite errors
-        found = STATS[stat](_grouped(values, by)[metric])
+        groups = _grouped(values, by)[metric]
+        found = STATS[stat](groups)
+        if stat == "std":  # 0 of infinite errors alone
+            return found.mask(np.maximum(groups.max(), -groups.min()) == LARGE, np.inf)
         return found if stat == "n" else unbounded(found)
 
 
