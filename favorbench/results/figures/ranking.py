@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 
 from favorbench import style
 from favorbench.engine.columns import CELL
-from favorbench.metrics import METRICS
 from favorbench.results.changes import Change
 from favorbench.results.compare import RunComparison
 from favorbench.results.figures.blocks import (
@@ -24,6 +23,7 @@ from favorbench.results.figures.blocks import (
     in_words,
     relative_label,
 )
+from favorbench.results.heads import can_be_compared
 from favorbench.results.ranking import Ranking, rankings
 from favorbench.results.summary import RunData, compared, labelled
 from favorbench.results.tables import what_r_means
@@ -42,7 +42,7 @@ _ROW, _PANEL, _NAMES = 0.245, 1.5, 3.1  # inches: height of a row, widths of a p
 def ranking(results: RunData, metric: str) -> list[style.Chart]:
     """The ranking of MIN_ESTIMATORS or more at equal features or cost, if there are enough draws for a verdict."""
     few = len(compared(results.summary)[["estimator", "sampler"]].drop_duplicates()) < MIN_ESTIMATORS
-    if results.scenario.budget == "projections" or few or METRICS[metric].better != "lower":
+    if results.scenario.budget == "projections" or few or not can_be_compared(metric):
         return []
     ranked = rankings(results, metric)
     if min(item.draws for item in ranked) < fewest_draws(max(len(item.rows) for item in ranked) - 1):
