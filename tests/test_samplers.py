@@ -125,6 +125,20 @@ def test_coupled_norms_are_the_integral(dim, s):
     assert abs(AtAngle(dim).sum(at)[0] - 2.0 * expected) > 1e-5 * expected
 
 
+@pytest.mark.parametrize("dim", [159, 160, 257, 1023])
+def test_means_of_cosines_in_many_dimensions_are_the_integral(dim):
+    """SciPy's function has NaN or infinity there: no expected error of moment-matched rows, R >= 258, for one."""
+    squared = np.array([0.0, 1e-6, 0.03, 1.0, 20.0, 1e3, 0.2 * dim**2, 0.4 * dim**2])
+    angles, weights = np.polynomial.legendre.leggauss(1000)
+    angles = np.pi / 2 * (angles + 1.0)
+    weights *= np.sin(angles) ** (dim - 2)
+    expected = np.cos(np.sqrt(squared)[:, None] * np.cos(angles)) @ weights / np.sum(weights)
+    assert_allclose(uniform_direction(-squared, dim), expected, rtol=1e-8, atol=1e-9)
+    # norms of d +- sqrt(2 d), so nearly those of rows of norm sqrt(d), which have length sqrt(2 d) together
+    coupled, fixed = CoupledNorms(dim).sum(-squared[2:4]), uniform_direction(-2 * dim * squared[2:4], dim)
+    assert_allclose(coupled, fixed, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["iid", "orthogonal", "simplex", "norm-coupled"])
 def test_hyperbolic_is_positive_on_antithetic_rows(name, rng):
     """Exactly; and trig gets the same features twice."""

@@ -264,7 +264,30 @@ class SignFlipped(PairLaw):
 
 def _on_sphere(dimension: int, squared: np.ndarray) -> np.ndarray:
     """E exp(u.z) for u uniform on the unit sphere and |z|^2 = squared: 0F1(; d/2; |z|^2 / 4)."""
-    return np.asarray(scipy.special.hyp0f1(dimension / 2, squared / 4))
+    growing = scipy.special.hyp0f1(dimension / 2, squared / 4)
+    return np.asarray(growing if dimension < 160 else np.where(squared < 0, _oscillating(dimension, squared), growing))
+
+
+@np.errstate(all="ignore")  # each of the two forms is computed for all
+def _oscillating(dimension: int, squared: np.ndarray) -> np.ndarray:
+    """0F1 of ``_on_sphere`` for negative ``squared`` in many dimensions, a Bessel function J over a power of |z|.
+
+    SciPy multiplies the two, so it has infinity times 0 near z = 0. Where the power is above 1 this is Debye's
+    expansion of J (DLMF 10.19), relative to its value at 0.
+    """
+    order = dimension / 2 - 1
+    root = np.sqrt(1.0 + squared / order**2)
+    at_root, at_zero = (
+        1.0 + (3.0 * p - 5.0 * p**3) / (24.0 * order)
+        + (81.0 * p**2 - 462.0 * p**4 + 385.0 * p**6) / (1152.0 * order**2)
+        + (30375.0 * p**3 - 369603.0 * p**5 + 765765.0 * p**7 - 425425.0 * p**9) / (414720.0 * order**3)
+        for p in (1.0 / root, 1.0)
+    )  # fmt: skip
+    less = squared / order**2 / (1.0 + root)  # root - 1
+    near = np.exp(order * (less - np.log1p(less / 2))) / np.sqrt(root) * at_root / at_zero
+    argument = np.sqrt(-squared)
+    log_power = scipy.special.gammaln(order + 1) - order * np.log(argument / 2)
+    return np.where(squared > -0.54 * order**2, near, np.exp(log_power) * scipy.special.jv(order, argument))
 
 
 def chi_quantile(probability: np.ndarray | float, head_dim: int) -> np.ndarray:
