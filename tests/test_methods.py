@@ -182,6 +182,20 @@ def test_each_voter_of_a_block_counts_once_where_shares_underflow(spec):
     assert error(member(spec), question, (12, 24)) <= 1
 
 
+def test_only_queries_that_exist_vote_where_shares_underflow():
+    """The last block has 2 of 8 queries, and a copy of the last one for the second voter."""
+    for seed in (20, 21, 22):
+        question = with_logits_to(problem(seed, 58, 64), 3000)
+        assert error(member("multipole(block=8)"), question, (12,)) <= 1
+
+
+def test_votes_count_where_exact_keys_have_nearly_all_the_weight():
+    """Their logits are above those of all centroids by more than exp takes, but not above those of the keys of cells."""
+    for seed in (3, 4, 5):
+        question = with_logits_to(problem(seed, 300, 300, causal=True), 6000)
+        assert error(member("multipole(block=16, segment=64)"), question, (20,)) <= 1
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_values_that_are_nought_give_nought(spec):
     """And not a number that is none: whatever the weights are, nothing is divided by a value."""

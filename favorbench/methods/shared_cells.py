@@ -14,6 +14,7 @@ from favorbench.numerics.arrays import (
     Features,
     array_namespace,
     largest,
+    masked,
     rows_at,
     scattered,
     to_backend_of,
@@ -158,20 +159,23 @@ class SharedCells:
         logits = xp.reshape(query, (*query.shape[:-3], -1, query.shape[-1])) @ self.cells.key.mT
         logits += self.cells.log_count[..., None, :]
         logits = xp.reshape(logits, (*query.shape[:-1], -1))
-        peak = xp.max(logits, axis=-1, keepdims=True)
+        peak, log_seen = xp.max(logits, axis=-1, keepdims=True), groups.queries.log_seen
+        if log_seen is not None:
+            log_seen = groups.segments.rows(log_seen)[..., voters, :]
+            peak = xp.maximum(peak, log_seen)
         logits -= peak
         weights = xp.exp(logits)
         normaliser = xp.sum(weights, axis=-1, keepdims=True)
-        if groups.queries.log_seen is not None:
-            normaliser += xp.exp(groups.segments.rows(groups.queries.log_seen)[..., voters, :] - peak)
+        if log_seen is not None:
+            normaliser += xp.exp(log_seen - peak)
         present = ~groups.segments.padding[:, voters, None]
         shares = (zeroed(1.0 / normaliser, present).mT @ weights)[..., 0, :]
         scores = _log(shares)
         if xp.any((shares == 0) & (counts > 0)):  # underflow: sums relative to their largest term
-            logits -= xp.log(normaliser)
+            logits = masked(logits - xp.log(normaliser), to_backend_of(present, logits))
             most = xp.max(logits, axis=-2, keepdims=True)
             most = xp.where(xp.isinf(most), 0.0, most)
-            scores = (_log(xp.sum(zeroed(xp.exp(logits - most), present), axis=-2, keepdims=True)) + most)[..., 0, :]
+            scores = (_log(xp.sum(xp.exp(logits - most), axis=-2, keepdims=True)) + most)[..., 0, :]
         keys = xp.astype(xp.where(counts > 0, counts, 1), weights.dtype)
         scores = scores + xp.log(spread_of(self.cells)[..., None, :] / keys)
         return near_cells(scores, counts, self.labels.shape[-1], self.exact)
