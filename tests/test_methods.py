@@ -190,7 +190,7 @@ def test_only_queries_that_exist_vote_where_shares_underflow():
 
 
 def test_votes_count_where_exact_keys_have_nearly_all_the_weight():
-    """Their logits are above those of all centroids by more than exp takes, but not above those of the keys of cells."""
+    """Their logits are above those of all centroids by more than exp takes, but not above those of keys in cells."""
     for seed in (3, 4, 5):
         question = with_logits_to(problem(seed, 300, 300, causal=True), 6000)
         assert error(member("multipole(block=16, segment=64)"), question, (20,)) <= 1

@@ -5,10 +5,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 import favorbench as fb
+from favorbench.attention.exact import softmax_attention
 from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.hashed import sampling_shares
 from favorbench.methods.monarch import blocks_of
+from favorbench.studies.verify import methods as verify
 from tests.command_line import read_table
 from tests.test_methods import answers, problem
 
@@ -91,3 +93,25 @@ def test_monarch_has_no_fewer_blocks_than_cost_least():
     shape, sizes = Shape(512, 512, 32, 32), range(1, 512)
     work = [fb.get_method("monarch").multiplications(shape, size) for size in sizes if 512 % blocks_of(size, 512) == 0]
     assert work == sorted(work) and blocks_of(1, 512) == 23 and blocks_of(64, 512) == 64 and blocks_of(1, 1) == 1
+
+
+@pytest.mark.parametrize("prefix", ["", "sinks(2):window(9):"])
+def test_the_choice_of_a_block_depends_on_keys_up_to_its_end_and_on_no_later_ones(prefix):
+    method, changed = fb.get_method(f"{prefix}multipole(block=32, segment=64)"), 0
+    assert method.causal_block == 32 and fb.get_method("sinks(2):block-sparse").causal_block == 1
+    for seed in range(20):
+        query, key, value = np.random.default_rng(seed).normal(size=(3, 192, 4))
+        later = key.copy()
+        later[168:] = 10.0 * key[168:]  # in the middle of the block of 160 to 191
+        before, after = (fb.method_attention(2 * query, k, value, method, 24, causal=True) for k in (key, later))
+        assert_allclose(before[:160], after[:160], rtol=1e-12, atol=1e-12)
+        changed += np.max(np.abs(before - after)[160:168]) > 1e-6
+    assert changed > 0
+
+
+@pytest.mark.parametrize("spec", ["multipole(block=128)", "multipole(cells='tree')", "clusters"])
+def test_causal_claims_are_tested_where_there_are_cells(spec):
+    method = fb.get_method(spec)
+    for question in filter(lambda question: question.causal, verify._problems(method, 0)):
+        output, exact = verify._outputs(method, question, 0, (5,))[0], softmax_attention(question)
+        assert np.max(np.abs(output - exact)) > 1e-3

@@ -38,8 +38,10 @@ class Method(ABC):
     random: ClassVar[bool] = True
     #: There is an estimate for every size m, not a single one.
     every_size: ClassVar[bool] = True
-    #: No estimate depends on keys after the query where attention is causal.
+    #: No estimate depends on keys after the query where attention is causal, or after its ``causal_block``.
     causal_safe: ClassVar[bool] = False
+    #: In causal attention so many adjacent queries choose keys together, by weights that all keys they see enter.
+    causal_block: ClassVar[int] = 1
     #: It evaluates every pair of a query and a key: a bound or a reference, not a practical estimator.
     oracle: ClassVar[bool] = False
     #: Every output is a weighted mean of values with weights >= 0.

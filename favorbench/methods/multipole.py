@@ -53,7 +53,8 @@ class Multipole(Centred):
 
     block: this many adjacent queries share their near cells, chosen by the sum of exp(x.c) |y - c|^2 over every fourth
     query of the block, each term divided by the normaliser sum_c n_c exp(x.c) of its query. In causal attention the
-    normaliser includes exp(x.y) of all exact keys. All products are then dense.
+    normaliser includes exp(x.y) of all exact keys that its query sees: the choice depends on keys up to the end of the
+    block. All products are then dense.
     cells: "random", keys join the nearest of random keys; "tree", cells of equal size: keys are split at the median
     along their first principal direction, repeatedly.
     segment: in causal attention with shared or tree cells, every complete segment of this many keys has separate
@@ -79,6 +80,7 @@ class Multipole(Centred):
     needs_all_rows = claim(lambda self: self.block > 1)
     group = claim(lambda self: self.block)
     chunk = claim(lambda self: self.block * -(-CHUNK // self.block))
+    causal_block = claim(lambda self: self.block)
     shared_block = claim(lambda self: self.block if self.block == self.chunk else 0)
 
     def __post_init__(self) -> None:

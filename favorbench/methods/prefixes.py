@@ -100,7 +100,7 @@ for _claim in (
     "convex", "unbiased", "causal_safe", "random", "oracle", "every_size", "exact_at_full_size", "arrays",
     "needs_positions", "needs_all_rows", "fits_queries", "alternatives", "group", "first", "last", "features_per_size",
     "largest_size", "check", "choice_multiplications", "matrix_entries", "num_features", "width", "chunk",
-    "shared_block", "summarised",
+    "shared_block", "summarised", "causal_block",
 ):  # fmt: skip
     setattr(ExactKeys, _claim, claim(attrgetter(f"inner.{_claim}")))
 
