@@ -10,6 +10,7 @@ from favorbench.errors import FavorbenchError, ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.hashed import sampling_shares
 from favorbench.methods.monarch import blocks_of
+from favorbench.methods.shared_cells import near_cells
 from favorbench.studies.verify import methods as verify
 from tests.command_line import read_table
 from tests.test_methods import answers, problem
@@ -115,3 +116,12 @@ def test_causal_claims_are_tested_where_there_are_cells(spec):
     for question in filter(lambda question: question.causal, verify._problems(method, 0)):
         output, exact = verify._outputs(method, question, 0, (5,))[0], softmax_attention(question)
         assert np.max(np.abs(output - exact)) > 1e-3
+
+
+def test_near_cells_are_at_most_twice_as_many_as_hold_the_keys_on_average_and_one():
+    """40 cells of 10 keys on average, of which the best hold one each: 10 keys would be 10 of these."""
+    scores, counts = -np.arange(40.0), np.where(np.arange(40) < 20, 1, 19)
+    assert np.flatnonzero(near_cells(scores, counts, 400, 10)).tolist() == [0, 1, 2]
+    assert np.flatnonzero(near_cells(scores, counts, 400, 11)).tolist() == [0, 1, 2, 3, 4]
+    assert np.flatnonzero(near_cells(scores, counts[::-1], 400, 10)).tolist() == [0]  # half of its keys fit
+    assert not np.any(near_cells(scores, counts[::-1], 400, 9))
