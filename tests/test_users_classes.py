@@ -1,9 +1,15 @@
 """Classes as people bring them: a failure names the class in every command, and what it cannot give is said."""
 
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from favorbench.attention.linear import kernel_estimate, linear_attention
+from favorbench.errors import EstimatorError
+from favorbench.maps.random_features import Trig
+from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.studies.audit import audit
 from favorbench.studies.verify import HOLDS, verify
 from tests.command_line import refused, run
@@ -117,6 +123,36 @@ def test_a_failure_in_a_model_names_the_class(classes):
         ("--maps none --methods classes:Unpriced", "unpriced: its multiplications"),
     ):
         assert f"favorbench: {who} failed: ZeroDivisionError" in refused(f"model attends:model -R 4 {flags}")
+
+
+@pytest.mark.parametrize(
+    ("returned", "declared", "said"),
+    [
+        ("(Features(np.concatenate([cos, sin], -1), scale),)", 2, "a block of 8 columns for 4 projections"),
+        ("(Features(cos, scale), Features(sin, scale))", 1, "8 columns for 4 projections, and it declares 4"),
+        ("(Features(cos[:, 1:], scale), Features(sin, scale))", 2, "a block of 3 columns for 4 projections"),
+        ("Features(cos, scale)", 1, "must be a tuple of Features"),
+        ("cos", 1, "must be a tuple of Features"),
+    ],
+)
+def test_features_are_refused_unless_every_projection_has_one_column_in_each_block(returned, declared, said):
+    """Of cos and sin in one block attention used the cosines alone, and two blocks cost as much as one."""
+    namespace = {"np": np, "Features": Features, "returned": returned}
+    q, k, v = np.random.default_rng(0).normal(size=(3, 6, 2))
+    omega = np.random.default_rng(1).normal(size=(4, 2))
+
+    class Waves(Trig):
+        features_per_projection = declared
+
+        def features(self, x, projection, sample):
+            scale = half_squared_norm(x)
+            return eval(returned, namespace, {"cos": np.cos(projection), "sin": np.sin(projection), "scale": scale})
+
+    for call in (linear_attention, partial(linear_attention, causal=True)):
+        with pytest.raises(EstimatorError, match=said):
+            call(q, k, v, omega, map=Waves())
+    with pytest.raises(EstimatorError, match=said):
+        kernel_estimate(q, k, omega, map=Waves())
 
 
 def test_recommend_goes_on_without_a_method_that_has_no_estimate(classes):

@@ -90,12 +90,12 @@ def _chunk_sums(
     A later key of the chunk may be so much larger than all visible keys of a query that these underflow. Then
     the two halves of the chunk are taken one after the other, and their halves, as far as necessary.
     """
-    xp, width = array_namespace(chunk.values), sample.omega.shape[-2]
-    blocks = estimator.map.key_features(chunk.y, chunk.of_key[..., :width], sample)
+    xp = array_namespace(chunk.values)
+    blocks = estimator.key_blocks(chunk.y, chunk.of_key, sample.omega)
     present = accumulate_blocks(past, blocks, chunk.values)
     if not chunk.rows:
         return present, []
-    queries = estimator.map.query_features(chunk.x, chunk.of_query[..., :width], sample)
+    queries = estimator.query_blocks(chunk.x, chunk.of_query, sample.omega)
     factors = [
         _past_and_own(past[i] if past else None, now.log_peak, block.transposed(), chunk.values)
         for i, (now, block) in enumerate(zip(present, blocks, strict=True))

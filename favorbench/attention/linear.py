@@ -11,8 +11,9 @@ from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Ti
 from favorbench.errors import InputError, ScenarioError
 from favorbench.formats import shown
 from favorbench.maps import Calibrated, FeatureMap, Sample, get_map
+from favorbench.maps.base import checked_blocks
 from favorbench.maps.transforms import with_arrays
-from favorbench.numerics.arrays import Array, Features, Float, array_namespace, device_elements, moved
+from favorbench.numerics.arrays import Array, Float, array_namespace, device_elements, moved
 from favorbench.numerics.logsum import (
     Accumulator,
     accumulate_blocks,
@@ -184,8 +185,8 @@ def kernel_estimate(
     x, y, omega_rows = (xp.astype(a, dtype, copy=False) for a in (x, y, sample.omega))
     feature_map, sample = feature_map.with_parameters(x, y), sample._replace(omega=omega_rows)
     weights = sample.omega.mT
-    left = feature_map.query_features(x, x @ weights, sample)
-    right = feature_map.key_features(y, y @ weights, sample)
+    left = checked_blocks(feature_map, feature_map.query_features(x, x @ weights, sample), sample)
+    right = checked_blocks(feature_map, feature_map.key_features(y, y @ weights, sample), sample)
     estimate = inner_products(left, right, sample.omega.shape[-2])
     return estimate.relative_to(xp.zeros_like(estimate.log_scale))
 
@@ -273,7 +274,7 @@ def attention_estimates(
         x = query[..., rows, :] * scale
         projection = projection_of(x, omega, (estimator.map for estimator in maps))
         for index, (estimator, summary) in enumerate(zip(maps, summaries, strict=True)):
-            blocks = estimator.map.query_features(x, projection[..., : estimator.sizes[-1]], estimator.sample(omega))
+            blocks = estimator.query_blocks(x, projection, omega)
             # A fixed block counts R times, as there is no factor 1/R.
             yield Tile(index, rows, *quotient(query_sums(blocks, summary, estimator.sizes)))
 
@@ -309,10 +310,7 @@ def _key_summaries(
         y, right = key[..., keys, :] * scale, with_ones(value[..., keys, :])
         projection = projection_of(y, omega, (estimator.map for estimator in maps))
         for i, estimator in enumerate(maps):
-            blocks = estimator.map.key_features(y, projection[..., : estimator.sizes[-1]], estimator.sample(omega))
-            if isinstance(blocks, Features):  # a NamedTuple: its parts would pass for blocks
-                raise TypeError("features must return a tuple of blocks: write (Features(...),), with the comma")
-            summaries[i] = accumulate_blocks(summaries[i], blocks, right)
+            summaries[i] = accumulate_blocks(summaries[i], estimator.key_blocks(y, projection, omega), right)
     return summaries
 
 

@@ -8,6 +8,7 @@ from array_api_compat import device
 
 from favorbench.errors import InputError
 from favorbench.maps import FeatureMap, Sample
+from favorbench.maps.base import FeatureBlocks, checked_blocks
 from favorbench.numerics.arrays import Array, Float, array_namespace, kind_of, projected
 
 
@@ -94,6 +95,16 @@ class SampledMap(NamedTuple):
     def sample(self, omega: Array) -> Sample:
         """Its share of projections (..., R, d) that several estimators use, and its extra sample."""
         return Sample(omega[..., : self.sizes[-1], :], self.extra)
+
+    def query_blocks(self, x: Array, projection: Array, omega: Array) -> FeatureBlocks:
+        """The features of queries on its share of projections."""
+        sample = self.sample(omega)
+        return checked_blocks(self.map, self.map.query_features(x, projection[..., : self.sizes[-1]], sample), sample)
+
+    def key_blocks(self, y: Array, projection: Array, omega: Array) -> FeatureBlocks:
+        """The features of keys on its share of projections."""
+        sample = self.sample(omega)
+        return checked_blocks(self.map, self.map.key_features(y, projection[..., : self.sizes[-1]], sample), sample)
 
 
 def projection_of(x: Array, omega: Array, maps: Iterable[FeatureMap]) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from favorbench.errors import ScenarioError
+from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.numerics.arrays import Array, Features, Float
 from favorbench.parameters import check_parameters
 from favorbench.samplers.laws import PairLaw, RowLaw
@@ -215,6 +215,29 @@ class FeatureMap(ABC):
     def covariance(self, x: OneToken, y: Keys) -> KeyPairs | None:
         """Relative covariance of the estimates of a query x (1, d) with keys y (l, d), one projection, iid: (l, l)."""
         return None
+
+
+def checked_blocks(feature_map: FeatureMap, blocks: FeatureBlocks, sample: Sample) -> FeatureBlocks:
+    """The blocks that a map returned. Raises EstimatorError unless they have the columns that it declares.
+
+    Of a block with more columns than projections attention would use the first ones alone.
+    """
+    name, (size, head_dim) = feature_map.name, sample.omega.shape[-2:]
+    one = isinstance(blocks, Features)  # a NamedTuple: its parts would pass for blocks
+    if one or not isinstance(blocks, tuple | list) or not all(isinstance(block, Features) for block in blocks):
+        raise EstimatorError(f"features of {name} must be a tuple of Features: write (Features(...),), with the comma")
+    widths = [(block.log_scale if block.values is None else block.values).shape[-1] for block in blocks]
+    if wrong := next((w for w, block in zip(widths, blocks, strict=True) if not block.fixed and w != size), 0):
+        raise EstimatorError(
+            f"features of {name} have a block of {wrong} columns for {size} projections; allowed: one column for each, "
+            "in as many blocks as necessary: (Features(cos, ...), Features(sin, ...))"
+        )
+    if sum(widths) != (declared := feature_map.num_features(size, head_dim)):
+        raise EstimatorError(
+            f"features of {name} have {sum(widths)} columns for {size} projections, and it declares {declared}: "
+            "correct its features_per_projection"
+        )
+    return blocks
 
 
 Built = TypeVar("Built")

@@ -7,7 +7,7 @@ from favorbench.attention.causal import chunk_multiplications
 from favorbench.attention.linear import linear_multiplications
 from favorbench.attention.problem import projection_of
 from favorbench.maps import FeatureMap, Sample
-from favorbench.maps.base import claim
+from favorbench.maps.base import checked_blocks, claim
 from favorbench.methods.base import Method, Shape, Sizes
 from favorbench.methods.summaries import GrowingSummary, KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.arrays import Array, Features
@@ -123,8 +123,7 @@ class FeatureSummary:
         width = self.map.num_features(self.sample.omega.shape[-2], new.key.shape[-1])
         for rows in tiles(new.length, width, new.key):
             part = new.part(rows)
-            features = self.map.key_features(part.key, self._projection(part.key), self.sample)
-            self.blocks = accumulate_blocks(self.blocks, features, with_ones(part.value))
+            self.blocks = accumulate_blocks(self.blocks, self._of_keys(part.key), with_ones(part.value))
         self.known = stop
         return self
 
@@ -134,12 +133,15 @@ class FeatureSummary:
         return Accumulator(peak[0, ...], total[0, ...]).times(1 / size)
 
     def kernel(self, queries: Queries, keys: slice) -> Features:
-        key = self.tokens.key[..., keys, :]
-        of_key = self.map.key_features(key, self._projection(key), self.sample)
+        of_key = self._of_keys(self.tokens.key[..., keys, :])
         return summed_products(self._features(queries), of_key, self.sample.omega.shape[-2])
 
+    def _of_keys(self, key: Array) -> tuple[Features, ...]:
+        return checked_blocks(self.map, self.map.key_features(key, self._projection(key), self.sample), self.sample)
+
     def _features(self, queries: Queries) -> tuple[Features, ...]:
-        return self.map.query_features(queries.query, self._projection(queries.query), self.sample)
+        features = self.map.query_features(queries.query, self._projection(queries.query), self.sample)
+        return checked_blocks(self.map, features, self.sample)
 
     def _projection(self, x: Array) -> Array:
         return projection_of(x, self.sample.omega, [self.map])

@@ -101,6 +101,7 @@ class HyperbolicHalf(_PositiveVariant):
     """hyperbolic with 1/2 for 1/sqrt 2."""
 
     name = "hyperbolic-half"
+    features_per_projection = 2
 
     def features(self, x: Array, projection: Array, sample: Sample) -> tuple[Features, ...]:
         blocks = Hyperbolic().features(x, projection, sample)
