@@ -41,6 +41,8 @@ class Failing(Positive):
                 log = np.where(np.sum(x * x, axis=-1, keepdims=True) > 100.0, np.inf, log)
             case "zero":
                 return (Features(np.zeros_like(log), np.zeros_like(log)),)
+            case "relative to their sum":
+                log = log - np.log(np.sum(np.exp(log - np.max(log)), axis=-1, keepdims=True))
             case "minus":
                 return (Features(-np.ones_like(log), log),)
         return (Features(None, log),)
@@ -54,6 +56,12 @@ def test_features_that_fail_are_refuted(change):
     found = checks(Failing(change), 300, seed=0)
     assert REFUTED in {check.verdict for check in found}
     assert REFUTED not in {check.verdict for check in checks(Failing("nothing"), 300, seed=0)}  # the control
+
+
+def test_features_that_depend_on_the_number_of_projections_are_refuted():
+    """Sweeps take those of R projections from those of the largest R; verify took both from there."""
+    found = {check.claim: check.verdict for check in checks(Failing("relative to their sum"), 300, seed=0)}
+    assert found["stabilisers cancel"] == found["causal equals masked"] == REFUTED
 
 
 @dataclass(frozen=True)

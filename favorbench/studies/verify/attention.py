@@ -152,9 +152,10 @@ def on_case(subject: str, feature_map: FeatureMap, sampler: Sampler, case: Case,
         yield MeasuredClaim(subject, "positive normalisers", 2.0 * wrong, 0, detail)
 
 
-def _sample(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) -> Sample:
+def _sample(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int, size: int | None = None) -> Sample:
+    """The sample of a case, or of its first ``size`` projections."""
     rng = stream(seed, "verify", "sample", *case)
-    omega = sampler.sample(rng, sampler.round_up(case.num_projections, case.head_dim), case.head_dim)
+    omega = sampler.sample(rng, sampler.round_up(case.num_projections, case.head_dim), case.head_dim)[:size]
     return Sample(omega, feature_map.draw_extra(rng.spawn(1)[0], len(omega), case.head_dim))
 
 
@@ -168,12 +169,17 @@ def _measured(feature_map: FeatureMap, sampler: Sampler, case: Case, seed: int) 
     tiles = list(attention_estimates(problem, omega, [estimator]))
     fitted = feature_map.fit(x, y, omega)
     plain = feature_map.unbiased and not fitted.asymmetric
-    queries = (fitted.features if plain else fitted.query_features)(x, x @ omega.T, sample)
-    keys = (fitted.features if plain else fitted.key_features)(y, y @ omega.T, sample)
+    of_queries, of_keys = (fitted.features,) * 2 if plain else (fitted.query_features, fitted.key_features)
+    queries, keys, expected = (), (), []
+    for size in sizes:
+        # Features of these projections alone: slices of those of more would hide a map that is not nested.
+        part = _sample(feature_map, sampler, case, seed, size)
+        queries, keys = of_queries(x, x @ part.omega.T, part), of_keys(y, y @ part.omega.T, part)
+        expected.append(quotient(queries, keys, value, size, case.causal))
     return _OnCase(
         np.concatenate([tile.output for tile in tiles], axis=-2),
         np.concatenate([tile.normaliser for tile in tiles], axis=-2),
-        [quotient(queries, keys, value, size, case.causal) for size in sizes],
+        expected,
         (*queries, *keys),
         _rounding(x, y, omega, queries, keys),
         value,
