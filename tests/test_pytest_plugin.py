@@ -138,6 +138,26 @@ def test_stored_errors_must_have_the_same_settings(suite):
     assert "is damaged" in (said := suite()[2]) and "take it from your version control" in said
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("alpha=0", "alpha must be a number from 1e-12"),
+        ("alpha=2", "alpha must be a number from 1e-12"),
+        ("factor=0.5", "factor must be a number from 1 to"),
+        ("seed=1.5", "seed must be a whole number from 0"),
+    ],
+)
+def test_no_errors_are_stored_under_wrong_settings(given, line, suite):
+    """A file with such a seed was called damaged by the next run."""
+    assert f"ScenarioError: {line}" in suite("--favorbench-update", text=SUITE.replace("size=8", f"size=8, {given}"))[2]
+    assert not Path("test_theirs/test_sampled.json").exists()
+
+
+def test_numbers_of_numpy_are_stored_as_those_of_python(suite):
+    text = SUITE.replace("size=8", "size=np.int64(8), seed=np.int64(3)")
+    assert suite("--favorbench-update", text=text)[:2] == suite(text=text)[:2] == (2, 0)
+
+
 def test_it_costs_nothing_where_it_is_not_used():
     """pytest with the plugin imports no module of NumPy, pandas or SciPy, and of ours two."""
     code = "import sys, favorbench.pytest_plugin; print(*sys.modules)"
@@ -231,6 +251,7 @@ def test_equal_first_draws_do_not_make_a_function_fixed(rng):
     [
         ({"metric": "skill"}, ScenarioError, "metric: 'skill' given, allowed: mse"),
         ({"draws": 1}, ScenarioError, "draws must be a whole number from 2"),
+        ({"seed": 1.5}, ScenarioError, "seed must be a whole number from 0"),
         ({"inputs": "minlm"}, ScenarioError, "did you mean 'minilm'"),
         ({"inputs": (np.ones(3),) * 3}, InputError, r"q has shape \(3,\); allowed: \(L, d\) or \(heads, L, d\)"),
         ({"inputs": np.ones((3, 4, 4))}, InputError, "ndarray given; allowed: a name, a path, or arrays"),

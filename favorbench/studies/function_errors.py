@@ -23,7 +23,7 @@ from favorbench.formats import plain, reason_of, shown
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.methods.function import ArrayFunction, output_on_host
 from favorbench.metrics import EFFECT, METRICS, error_sums
-from favorbench.numerics.arrays import on_host
+from favorbench.numerics.arrays import of_python, on_host
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_between, check_factor, check_whole
@@ -88,6 +88,14 @@ class MeasurementSettings(NamedTuple):
     size: int
     seed: int
 
+    def checked(self) -> "MeasurementSettings":
+        """The same in numbers of Python. Raises ScenarioError for others than whole numbers in range."""
+        settings = self._replace(**{name: of_python(getattr(self, name)) for name in ("draws", "size", "seed")})
+        check_whole("draws", settings.draws, 2, 10_000)
+        check_whole("size", settings.size, 1, 1 << 24)
+        check_whole("seed", settings.seed, 0, 2**63 - 1)
+        return settings
+
     def differences(self, stored: "MeasurementSettings") -> str:
         """ "draws 15 stored, 20 requested"; nothing if they are equal."""
         pairs = zip(self._fields, stored, self, strict=True)
@@ -144,7 +152,7 @@ def function_error(
         The function fails or returns another shape.
     """
     source = source_of(inputs)
-    return _measure(function, source, MeasurementSettings(source.key, metric, draws, size, seed))
+    return _measure(function, source, MeasurementSettings(source.key, metric, draws, size, seed).checked())
 
 
 def source_of(inputs: InputArgument) -> HeadSource:
@@ -184,8 +192,6 @@ def _measure(function: AttentionFunction, source: HeadSource, settings: Measurem
         raise ScenarioError(
             f"metric: {shown(metric)} given{nearest(str(metric), allowed)}, allowed: {', '.join(allowed)}"
         )
-    check_whole("draws", settings.draws, 2, 10_000)
-    check_whole("size", settings.size, 1, 1 << 24)
     checked = _checked(function, settings.size)
     with one_core(), np.errstate(all="ignore"):
         heads = {head.label: _head_errors(checked, source, head, settings) for head in source.heads}
@@ -299,8 +305,10 @@ def check_stored(
 
     settings: its ``inputs`` are set here. Raises ScenarioError.
     """
+    check_between("alpha", alpha, 1e-12, 1.0)
+    check_factor("factor", factor)
     source = source_of(inputs)
-    settings = settings._replace(inputs=source.key)
+    settings = settings._replace(inputs=source.key).checked()
     try:
         stored, before = (settings, {}) if update else _read(path)
         if problem := settings.differences(stored):
@@ -311,8 +319,6 @@ def check_stored(
             return [], ""
     except StoreError as error:
         return [], str(error)
-    check_between("alpha", alpha, 1e-12, 1.0)
-    check_factor("factor", factor)
     names, metric = [name for name in now if name in before], settings.metric
     changes = judged([_pair(before[name], now[name], metric) for name in names], factor, alpha)
     rows = [CheckedRow(name, change) for name, change in zip(names, changes, strict=True)]
