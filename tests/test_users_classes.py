@@ -1,12 +1,13 @@
 """Classes as people bring them: a failure names the class in every command, and what it cannot give is said."""
 
+import re
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from favorbench.attention.linear import kernel_estimate, linear_attention
+from favorbench.attention.linear import kernel_estimate, linear_attention, sample_omega
 from favorbench.errors import EstimatorError
 from favorbench.maps.random_features import Trig
 from favorbench.numerics.arrays import Features, half_squared_norm
@@ -78,6 +79,16 @@ class Unpriced(Keys):
 
     def multiplications(self, shape, size):
         return 1 / 0
+"""
+ROWS = """
+@dataclass(frozen=True)
+class Rows(Sampler):
+    name = "rows"
+    reference = "unpublished"
+    gaussian_rows = True
+    coupling = "independent"
+
+    def sample(self, rng, num_projections, head_dim):
 """
 MODEL = """
 import torch
@@ -153,6 +164,30 @@ def test_features_are_refused_unless_every_projection_has_one_column_in_each_blo
             call(q, k, v, omega, map=Waves())
     with pytest.raises(EstimatorError, match=said):
         kernel_estimate(q, k, omega, map=Waves())
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("omega[1:]", r"float64 of shape (3, 2)"),
+        ("omega.T", r"float64 of shape (2, 4)"),
+        ("omega + 1j", r"complex128 of shape (4, 2)"),
+        ("omega.tolist()", "list"),
+        ("None", "NoneType"),
+    ],
+)
+def test_projections_are_refused_unless_there_are_as_many_as_asked_for(returned, said, classes):
+    """Three projections were measured as four, and the imaginary parts of complex ones were left out."""
+    rows = f"        omega = rng.normal(size=(num_projections, head_dim))\n        return {returned}"
+    Path(f"rows_{len(returned)}.py").write_text(CLASSES.partition("@dataclass")[0] + ROWS + rows)
+    sampler = f"rows_{len(returned)}:Rows"
+    with pytest.raises(EstimatorError, match=re.escape(f"{said}; it must return a NumPy array (4, 2)")):
+        sample_omega(sampler, 4, 2, np.random.default_rng(0))
+    for command in (
+        f"sweep -L 8 -d 2 -R 4 --trials 2 --maps positive --samplers {sampler}",
+        f"kernel gaussian -d 2 -R 4 --maps positive --samplers {sampler}",
+    ):
+        assert f"sampler rows returned {said}; it must return a NumPy array (4, 2)" in refused(command)
 
 
 def test_recommend_goes_on_without_a_method_that_has_no_estimate(classes):

@@ -249,7 +249,7 @@ def sample_omega(
             f"sample_omega: num_projections {shown(num_projections)}, head_dim {shown(head_dim)} and rng {shown(rng)} "
             "given; allowed: whole numbers from 1, and a generator, such as np.random.default_rng(0)"
         )
-    omega = get_sampler(sampler).sample(rng, num_projections, head_dim)
+    omega = get_sampler(sampler).draw(rng, num_projections, head_dim)
     return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections, head_dim))
 
 

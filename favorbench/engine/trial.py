@@ -278,7 +278,7 @@ def _map_parts(
     xp, d, source = array_namespace(problem.query), problem.query.shape[-1], methods[0].source
     law = None if batch.members[0][0].sampler is None else methods[0].law
     width = (batch.width, d)
-    omega = streams("omega", source).draw(lambda rng: np.zeros(width) if law is None else law.sample(rng, *width))
+    omega = streams("omega", source).draw(lambda rng: np.zeros(width) if law is None else law.draw(rng, *width))
     maps, features = [], []
     for (estimator, requested), method in zip(batch.members, methods, strict=True):
         sizes, extra, feature_map = distinct_sizes(requested), None, method.wrapped

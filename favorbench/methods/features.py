@@ -76,7 +76,7 @@ class FromMap(KeySummaryMethod):
 
     def _state(self, tokens: Tokens, size: int, streams: Streams) -> "FeatureSummary":
         d = tokens.key.shape[-1]
-        omega = streams.draw(lambda rng: self.law.sample(rng, size, d), tokens.key)
+        omega = streams.draw(lambda rng: self.law.draw(rng, size, d), tokens.key)
         extra = streams.draw(lambda rng: self.wrapped.draw_extra(rng, size, d))  # uniforms must not round to 1
         return FeatureSummary(self.wrapped, tokens, Sample(omega, extra))
 

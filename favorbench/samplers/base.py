@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from favorbench.errors import ScenarioError
+from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.numerics.arrays import Float
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, WORDS, Coupling, coupling_of
 from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
@@ -50,6 +50,15 @@ class Sampler(ABC):
     @abstractmethod
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         """Draw omega, float64. Equal generators give equal rows for every num_projections if ``nested``."""
+
+    def draw(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
+        """``sample``. Raises EstimatorError for anything but real numbers (num_projections, head_dim)."""
+        omega: Any = self.sample(rng, num_projections, head_dim)
+        is_array, expected = isinstance(omega, np.ndarray), (num_projections, head_dim)
+        if not (is_array and omega.shape == expected and omega.dtype.kind in "fiu"):
+            given = f"{omega.dtype} of shape {omega.shape}" if is_array else type(omega).__name__
+            raise EstimatorError(f"sampler {self.name} returned {given}; it must return a NumPy array {expected}")
+        return omega
 
     def round_up(self, num_projections: int, head_dim: int) -> int:
         """The smallest number of projections, from num_projections on, that can be drawn."""

@@ -305,7 +305,7 @@ def _measure(
     first, second = np.zeros_like(gram), np.zeros_like(gram)
     for draw in range(draws):
         with failures_named(job.sampler_label):
-            omega = job.sampler.sample(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
+            omega = job.sampler.draw(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
         rng = stream(seed, "kernel", "extra", job.map_label, job.sampler_label, draw)
         with failures_named(job.map_label):
             sample = Sample(omega, job.map.draw_extra(rng, job.size, x.shape[1]))

@@ -80,7 +80,7 @@ def estimates(sampler: Sampler, maps: Sequence[FeatureMap], setting: KernelSetti
     values = [[] for _ in maps]
     for start in range(0, setting.draws, CHUNK):
         count = min(CHUNK, setting.draws - start)
-        omega = np.stack([sampler.sample(child, size, dim) for child in rng.spawn(count)])
+        omega = np.stack([sampler.draw(child, size, dim) for child in rng.spawn(count)])
         for parts, feature_map in zip(values, maps, strict=True):
             drawn = [feature_map.draw_extra(child, size, dim) for child in extra_rng.spawn(count)]
             extra = None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn])
