@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import favorbench as fb
+from favorbench.errors import ScenarioError
 from favorbench.studies.audit import audit
 from favorbench.studies.function_errors import function_error
 from favorbench.studies.verify import verify
@@ -217,6 +218,17 @@ def test_infinite_errors_are_a_measurement_and_other_mistakes_one_line(functions
     if importlib.util.find_spec("torch"):
         error = refused(f"sweep {flags} brought_torch:broken")
         assert "broken failed: AttributeError: 'Tensor' object has no attribute 'absent'" in error
+
+
+def test_a_function_without_a_signature_is_refused(rng):
+    """As torch's scaled_dot_product_attention, it ended with a ValueError of Python's inspect."""
+    with pytest.raises(
+        ScenarioError, match=r"^max does not say .* wrap it in `def max\(query, key, value, size, rng\)`$"
+    ):
+        fb.method_attention(*rng.normal(size=(3, 4, 2)), max, 2)
+    assert "--methods: method 'builtins:max': max does not say what parameters it takes" in refused(
+        "sweep --maps none --methods builtins:max -R 4 -L 16 -d 2 --trials 2"
+    )
 
 
 COSTS = {

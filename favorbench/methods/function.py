@@ -103,11 +103,14 @@ class Function(Method):
     def of(function: Callable[..., Any], path: str = "") -> "Function":
         """Make the method that calls this function. Raises ScenarioError for another signature."""
         name = path.rpartition(":")[2] or getattr(function, "__name__", type(function).__name__)
-        parameters = inspect.signature(function)
+        wanted = f"def {name}(query, key, value, size, rng)"
+        try:
+            parameters = inspect.signature(function)
+        except ValueError:  # functions written in C have none
+            raise ScenarioError(f"{name} does not say what parameters it takes: wrap it in `{wanted}`") from None
         try:
             parameters.bind(*range(5))
         except TypeError:
-            wanted = f"def {name}(query, key, value, size, rng)"
             raise ScenarioError(f"write `{wanted}`, not `def {name}{parameters}`") from None
         made = Function()
         vars(made).update(name=name, function=function, path=path, _call=ArrayFunction(function))
