@@ -146,6 +146,15 @@ def test_several_texts_in_one_file(rng, path):
     assert [head.label for head in one.heads(None, None)] == ["L0H0", "L0H1", "L1H2", "L1H3"]
 
 
+@pytest.mark.parametrize("names", [["a" * 40 + "1", "a" * 40 + "2"], ["one two", "one_two"], ["1", ""]])
+def test_texts_whose_short_names_are_equal_are_told_apart_by_their_numbers(rng, names):
+    """Else the labels of all heads are lost, and with them the texts."""
+    numbers = {"layer": np.array([0, 0, 1, 1]), "head": np.zeros(4, int), "text": np.array([0, 1, 0, 1])}
+    law = get_input(saved("in.npz", some(rng, 4) | numbers, {"texts": [{"name": name} for name in names]}))
+    assert [head.label for head in law.heads(None, None)] == ["L0H0@0", "L0H0@1", "L1H0@0", "L1H0@1"]
+    assert not any("not used" in note for note in law.notes())
+
+
 def test_texts_are_calibrated_together(rng):
     """One head of three texts: its parameters are those of all their tokens."""
     numbers = {"layer": np.zeros(3, int), "head": np.zeros(3, int), "text": np.arange(3)}

@@ -219,13 +219,15 @@ def _causal(arrays: Mapping[str, Stored]) -> Any:
 
 
 def _labels(leading: tuple[int, ...], arrays: Mapping[str, Stored], about: Mapping[str, Any]) -> tuple[str, ...]:
-    """L0H5 from ``layer`` and ``head``, L0H5@cc0 if there are several texts; otherwise h5, or b0h5 in a batch."""
+    """L0H5 from ``layer`` and ``head``, L0H5@cc0 or L0H5@0 of several texts; otherwise h5, or b0h5 in a batch."""
     layer, head, text = (_integers(arrays.get(name), leading) for name in ("layer", "head", "text"))
     if layer and head:
         labels = [f"L{i}H{j}" for i, j in zip(layer, head, strict=True)]
         if len(set(text)) > 1:
-            names = _text_names(about.get("texts"))
-            labels = [f"{label}@{names.get(i, i)}" for label, i in zip(labels, text, strict=True)]
+            names = {i: str(i) for i in text} | _text_names(about.get("texts"))
+            if len({names[i] for i in text}) < len(set(text)):  # shortened, two may be equal
+                names = {i: str(i) for i in text}
+            labels = [f"{label}@{names[i]}" for label, i in zip(labels, text, strict=True)]
         if len(set(labels)) == len(labels):
             return tuple(labels)
     if len(leading) == 2:
