@@ -129,7 +129,7 @@ def sweep(
             if missing or not store.complete:
                 store.flush()
                 count = store.finish()
-            results = _results(path, changed=bool(missing)) if count else None
+            results = _results(path) if count else None
         set_aside = tuple(store.set_aside)
     assert results is not None  # there are draws, and none failed
     return results._replace(set_aside=set_aside)
@@ -141,13 +141,14 @@ def _check_first(rows: list[Row]) -> None:
         raise EstimatorError(f"{name} failed: {next(iter(messages))}")
 
 
-def _results(path: Path, changed: bool) -> "Results":
-    """Load the finished draws, and write their summary."""
+def _results(path: Path) -> "Results":
+    """Load the finished draws, and write their summary where it is missing."""
+    from favorbench.engine.store import SUMMARY
     from favorbench.results.results import load
     from favorbench.results.sections import write_summary
 
     results = load(path)
-    if changed or not (path / "summary.md").exists():
+    if not (path / SUMMARY).exists():
         write_summary(results)
     return results
 

@@ -232,6 +232,23 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(methods):
     assert resumed.manifest["complete"] and "PARTIAL" not in Path("run/summary.md").read_text()
 
 
+def test_a_summary_that_could_not_be_written_is_written_later(monkeypatch):
+    """Else that of the first draws stays for ever, as nothing is missing any more."""
+
+    def full(path, text):
+        raise StoreError("quota exceeded")
+
+    scenario = small_scenario(trials=5)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(scenario, "run", progress=stop_after(2))
+    assert "PARTIAL: 2 of" in Path("run/summary.md").read_text()
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="quota"):
+        patched.setattr("favorbench.results.sections.write_text", full)
+        sweep(scenario, "run")
+    sweep(scenario, "run")
+    assert "PARTIAL" not in Path("run/summary.md").read_text()
+
+
 KILLED = """
 import sys
 from favorbench.run import sweep

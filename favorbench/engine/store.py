@@ -35,7 +35,7 @@ from favorbench.engine.rows import (
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.engine.study import digest_of, labels_of
 from favorbench.errors import StoreError
-from favorbench.files import read_json, write_text
+from favorbench.files import clear_errors, read_json, write_text
 from favorbench.formats import shortened, shown
 from favorbench.metrics import EFFECT, METRICS
 
@@ -54,7 +54,7 @@ def schema(effect: bool) -> pa.Schema:
     return SCHEMA.append(pa.field(EFFECT, pa.float64())) if effect else SCHEMA
 
 
-MANIFEST = "manifest.json"
+MANIFEST, SUMMARY = "manifest.json", "summary.md"
 
 #: Files that only one other command writes, and files to look at.
 _OTHERS = {"model.json": "model", "speed.csv": "speed"}
@@ -164,7 +164,12 @@ class Store(RowStore):
         return bool(self._manifest.get("complete"))
 
     def finish(self) -> int:
-        """Write the number of stored draws into the manifest, and return it. Join the parts of a complete run."""
+        """Write the number of stored draws into the manifest, and return it. Join the parts of a complete run.
+
+        The summary, which is of fewer draws, is removed first: that it is missing says that it has to be written.
+        """
+        with clear_errors(self.path):
+            (self.path / SUMMARY).unlink(missing_ok=True)
         done = int(self.done().sum())
         complete = done == len(self.plan)
         if complete:
