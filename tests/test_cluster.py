@@ -313,6 +313,18 @@ def test_flag_environment_and_file_name_a_cluster_and_none_is_none(processes, mo
     assert all(one["scenario"] == manifests[0]["scenario"] for one in manifests)
 
 
+def test_the_memory_of_a_machine_that_computes_nothing_is_no_limit(processes, rng, monkeypatch):
+    alone = sweep(small_scenario(), "alone")
+    heads = tuple(random_heads(rng, 2, 20, 4).values())
+    monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 1000)
+    same(alone, sweep(small_scenario(), "run", cluster=processes.address))
+    wanted = {"target": 3.0, "probability": 0.5, "methods": "clusters", "maps": "none", "num_projections": [4]}
+    assert fb.recommend(heads, cluster=processes.address, **wanted).complete
+    for where, inputs in (("local:2", heads), (processes.address, [a[:1] for a in heads])):
+        with pytest.raises(ScenarioError, match=r"needs .* of memory"):  # it would be computed here
+            fb.recommend(inputs, cluster=where, **wanted)
+
+
 def test_an_address_that_does_not_answer_is_one_line(monkeypatch):
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "2")
     with socket.socket() as silent:  # it takes connections and says nothing

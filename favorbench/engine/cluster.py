@@ -109,14 +109,17 @@ def check_cluster_of_file(cluster: str | None, requested_by: str) -> None:
 
 
 def check_workers(workers: object) -> int:
-    """How many processes of this machine compute. Raises ScenarioError; ends a worker about to start workers."""
+    """How many processes of this machine compute, 0 where a scheduler has the workers.
+
+    Raises ScenarioError; ends a worker about to start workers.
+    """
     if not isinstance(workers, Executor | Cluster) and not (type(workers) is int and workers >= 1):
         raise ScenarioError(f"`workers`: {workers!r} given, allowed: a whole number from 1 on, or an Executor")
     if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         # A worker imports the script that started it, and without the guard arrives here before it has any work.
         raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
     if isinstance(workers, Cluster):
-        return max(1, workers.processes)
+        return workers.processes
     return workers if isinstance(workers, int) else 1
 
 

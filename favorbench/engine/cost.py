@@ -54,7 +54,12 @@ def workers_that_fit(memory_bytes: int) -> int | None:
 
 
 def check_fits(plan: Plan, workers: int = 1) -> None:
-    """Raise ScenarioError, with the numbers, for a plan that does not fit into the free memory."""
+    """Raise ScenarioError, with the numbers, for a plan that does not fit into the free memory.
+
+    workers: of this machine. Nothing is checked for 0, as the memory of others is not known.
+    """
+    if not workers:
+        return
     worker_bytes = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes)
     # This process has loaded its own libraries.
     needed = worker_bytes if workers == 1 else workers * (worker_bytes + LIBRARIES_BYTES)

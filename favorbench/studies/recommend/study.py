@@ -207,9 +207,9 @@ def recommend(
         given = keys | {"inputs": inputs, "heads": heads} | ({} if causal is None else {"causal": causal})
         study = study_of(given, maps, methods, samplers, max_size)
         draws = plan(study)
-        check_fits(draws, processes)
         shape, path = draws.shapes[0], Path(out) if out is not None else default_directory(study)
         units = heads_of(draws, over)
+        check_fits(draws, processes if len(units) > 1 else 1)  # a single head is searched here
         rule = Rule(signed(target, metric), probability, (1 - confidence) / len(units))
         task = SearchTask(draws, over, metric, rule, max_cost)
         _check_draws(rule, units, over, _most_candidates(task, units) if over == "texts" else 1)
