@@ -294,7 +294,20 @@ def test_an_error_names_the_origin_of_the_cluster(monkeypatch):
 def test_one_of_cluster_and_workers():
     with pytest.raises(ScenarioError, match="give only one of the two"):
         sweep(small_scenario(), "run", workers=2, cluster="local:2")
-    check_refused("sweep -R 4 --workers 2 --cluster local:2 => give only one of the two")
+    check_refused("""
+        sweep -R 4 --workers 2 --cluster local:2 => give only one of the two
+        recommend gaussian --target 0.5 --workers 2 --cluster local:2 => give only one of the two
+    """)
+
+
+def test_the_variable_gives_way_to_workers_and_does_not_concern_a_model(monkeypatch):
+    """It is set for all commands, so it refuses none."""
+    monkeypatch.setenv("FAVORBENCH_CLUSTER", "tcp://127.0.0.1:9")  # nothing answers there
+    wanted = "--target 3 --probability 0.5 --methods clusters --maps none -R 4 -L 16 -d 4 --workers 2 --out run"
+    assert run(f"recommend gaussian {wanted}")[0] == 0
+    line = refused("recommend --model nowhere --text nowhere.txt --target 0.5")
+    assert "--cluster" not in line and "nowhere" in line
+    check_refused("recommend --model minilm --text a.txt --target 1 --cluster local:2 => --cluster is about heads, and")
 
 
 def test_flag_environment_and_file_name_a_cluster_and_none_is_none(processes, monkeypatch):

@@ -16,9 +16,10 @@ from favorbench.cli.app import (
     number,
     numbers,
     print_result,
-    resolve_cluster,
     resumable,
     say,
+    typed_parameters,
+    workers_of,
 )
 from favorbench.cli.options import (
     COMPUTING,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 @command(CHOOSE)
 def recommend(
+    context: typer.Context,
     inputs: Annotated[
         str | None,
         typer.Argument(
@@ -148,12 +150,16 @@ def recommend(
         given = f"{inputs} {more[0]}" if more else "nothing"
         raise ScenarioError(f"{given} given, allowed: one file or name of inputs, or --model MODEL --text FILE...")
     name, unit = (inputs, "heads") if model is None else (Path(model).name, "measurements")
+    of_model = model is not None or bool(texts)
+    where = workers if of_model else workers_of(context, workers, cluster)
+    # A flag is refused beside a model; the variable is for all commands.
+    elsewhere = cluster if of_model and "cluster" in typed_parameters(context) else "none"
     try:
         with console.progress(f"recommend {name}", quiet, unit) as bar:
-            report = bar if model else with_hint(bar, workers)
+            report = bar if of_model else with_hint(bar, workers)
             result = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
-                methods, samplers, causal, heads, over, out, report, workers, resolve_cluster(cluster) or "none", model,
+                methods, samplers, causal, heads, over, out, report, where, elsewhere, model,
                 texts, by, trust_remote_code, per_head, device, exact_heads, head_dim=head_dim, layout=layout,
                 seq_len=seq_len, seed=seed, num_projections=sizes, scale=None if scale == 1 else scale,
             )  # fmt: skip
