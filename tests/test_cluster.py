@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import pickle
 import re
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 pytest.importorskip("distributed")
 
 import favorbench as fb
-from favorbench.engine.cluster import Cluster, within
+from favorbench.engine.cluster import Cluster, _pack, within
 from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError, StoreError, WorkerError
@@ -123,6 +124,19 @@ def test_files_that_are_too_large_to_send_are_read_where_they_are(processes, rng
     monkeypatch.setattr("favorbench.inputs.fixed.File.digest", lambda file: "of another file")
     with pytest.raises(WorkerError, match=r"worker tcp.*: .*mine\.npz is not there, or is another"):
         sweep(asked, "three", cluster=processes.address)
+
+
+@pytest.mark.parametrize("order", ["small.npz,large.npz", "large.npz,small.npz"])
+def test_a_small_file_is_sent_next_to_one_that_is_too_large(order, rng, monkeypatch):
+    np.savez("small.npz", **random_heads(rng, 2, 10, 4))
+    np.savez("large.npz", **random_heads(rng, 2, 200, 4))
+    monkeypatch.setattr("favorbench.engine.cluster.MAX_SENT", 10_000)
+    study = Study.of(fb.load_scenario(None, {"inputs": order}))
+    _, there = pickle.loads(_pack(print, study, study.specs, study.backend)[0])
+    assert {name: type(source.law).__name__ for name, source in there.inputs.items()} == {
+        "small.npz": "Arrays",
+        "large.npz": "File",
+    }
 
 
 @pytest.fixture

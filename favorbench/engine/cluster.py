@@ -374,7 +374,8 @@ def _pack(
             if not isinstance(obj, File):
                 return super().reducer_override(obj)
             if obj not in sent:
-                sent[obj] = _arrays_of(obj, MAX_SENT - sum(_size(file) for file in sent))
+                room = MAX_SENT - sum(_size(file) for file, arrays in sent.items() if arrays is not None)
+                sent[obj] = _arrays_of(obj, room)
             if sent[obj] is None:
                 return _open_file, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
             return Arrays, (obj.title, sent[obj], obj.layout)
