@@ -156,6 +156,14 @@ def test_a_few_draws_without_a_bound_do_not_hide_a_certified_bound():
     assert (decision.outcome, decision.multiplications, decision.bound) == ("nothing", 2.0, 0.5)
 
 
+def test_draws_after_a_certificate_leave_its_bound_at_or_below_the_target():
+    """Sizes that are measured together have draws beyond their verdict: 60 hits certify, and misses follow."""
+    certified, rule = candidate(1.0), Rule(0.3, 0.9, 0.05)
+    certified.values = [0.2] * 60 + [0.4] * 20
+    certified.judge(rule)
+    assert (certified.verdict, certified.bound(rule)) == ("certified", 0.3)
+
+
 def test_the_numbers_are_those_of_a_sweep_bit_for_bit(heads):
     """Default candidates; a sweep measures all their sizes at once."""
     assert fb.recommend(heads, 1e-9, max_cost=50.0, out="run").complete

@@ -74,9 +74,13 @@ class Candidate:
         return np.array(self.values)
 
     def bound(self, rule: Rule) -> float:
-        """The smallest error that is certified not to be exceeded with the rule's probability; inf if none is."""
+        """The smallest error that is certified not to be exceeded with the rule's probability; inf if none is.
+
+        A certified target stays a bound, whatever the draws after the verdict, which other sizes needed.
+        """
         if self.random:
-            return certified_bound(self.errors, rule.probability, rule.alpha)
+            bound = certified_bound(self.errors, rule.probability, rule.alpha)
+            return min(bound, rule.target) if self.verdict == "certified" else bound
         return quantile(self.errors, 1.0) if self.values else math.inf
 
 
