@@ -193,6 +193,17 @@ def test_query_heads_with_the_same_keys_share_near_cells(length):
     assert difference(method.outputs(others._replace(group=3), 0, ()), method.outputs(others, 0, ())) > CLEAR
 
 
+def test_heads_share_near_cells_in_a_batch_with_padding_as_they_do_in_each_text_alone():
+    shape = {**SHAPE, "max_position_embeddings": 300}
+    model = built(transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, num_key_value_heads=2)))
+    tokens = torch.randint(0, 40, (2, 300), generator=torch.Generator().manual_seed(8))
+    mask = (torch.arange(300) < torch.tensor([[280], [300]])).long()
+    with torch.no_grad(), replace_attention(model, method="multipole(block=128, cells='tree', segment=64)", size=64):
+        together = model(tokens, attention_mask=mask).logits
+        for text, real, output in zip(tokens, mask.bool(), together, strict=True):
+            assert difference(output[real], model(text[real][None]).logits[0]) < TOLERANCE
+
+
 def test_some_heads_stay_exact_and_whole_groups_of_the_others_share_near_cells():
     method = replacement("sinks(2):multipole(block=128, cells='tree', segment=64)", 64)
     query, key, value = torch.randn((3, 1, 9, 300, 8), generator=torch.Generator().manual_seed(3)).double()

@@ -229,6 +229,6 @@ def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor |
             continue
         rows = keys if call.causal or (heads.shape.n == heads.shape.l and not call.crosses) else slice(None)
         query, key, value = (array[i : i + 1] for array in heads[:3])
-        real = heads._replace(query=query[:, :, rows], key=key[:, :, keys], value=value[:, :, keys], group=1)
+        real = heads._replace(query=query[:, :, rows], key=key[:, :, keys], value=value[:, :, keys])
         output[i : i + 1, :, rows] = outputs(real)
     return output
