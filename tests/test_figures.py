@@ -1,10 +1,12 @@
 """Figures: the files are there, the CSV holds the plotted numbers, and something is drawn."""
 
+import io
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pandas as pd
+import PIL.Image
 import pytest
 from numpy.testing import assert_allclose
 
@@ -154,6 +156,31 @@ def test_circles_are_the_documented_ones():
     assert_allclose(data["x1^2"], plane["x1"] ** 2, rtol=1e-12)
     radius = np.hypot(plane["x1"], plane["x2"]).groupby(plane["class"]).mean()
     assert_allclose(sorted(radius), [0.3, 1.0], atol=0.03)  # noise .05 / sqrt(128) = .004, and its square
+
+
+def test_infinite_values_on_a_linear_axis_are_named():
+    """A skill of minus infinity was in the legend alone, and the caption spoke of 100 times the error of uniform."""
+    results = sweep(small_scenario(samplers="iid"), "run")
+    summary = results.summary
+    results = results._replace(
+        summary=summary.assign(skill_median=summary["skill_median"].mask(summary["estimator"] == "trig", -np.inf))
+    )
+    (chart,) = curves.maps(results, "skill")
+    assert "ff scale" not in chart.caption
+    notes = [text.get_text() for ax in results.plot(chart.name, metric="skill").figure.axes for text in ax.texts]
+    assert notes == ["↓ below the axis: trig"]
+
+
+def test_rare_colours_of_a_png_are_their_own():
+    """The palette was that of the most frequent colours: a marker of a legend had the colour of another estimator."""
+    pixels = np.zeros((300, 100, 3), np.uint8)
+    pixels[:, :, 0] = np.minimum(np.arange(300), 255)[:, None]
+    pixels[256:, :, 1] = np.arange(44)[:, None]  # 300 colours, 100 times each, and two that are rare
+    pixels[0, :5], pixels[0, 5:10] = (240, 228, 66), (213, 94, 0)
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, "png")
+    small = np.asarray(PIL.Image.open(io.BytesIO(charts._small_png(file, {}, 100))).convert("RGB"), dtype=int)
+    assert (small[0, :10] == pixels[0, :10]).all() and np.abs(small - pixels).max() <= 3
 
 
 def test_every_figure_can_be_requested():

@@ -267,7 +267,7 @@ def _numbered_clips(svg: bytes, name: str) -> bytes:
 
 
 def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
-    """A PNG of the 256 most frequent colours, a third of the size: plain fields are exact, edges nearly."""
+    """A PNG of 256 colours, a third of the size: half of them the most frequent, the others farthest from all before."""
     about, small = PngImagePlugin.PngInfo(), io.BytesIO()
     for key, text in metadata.items():
         about.add_itxt(key, text)
@@ -275,10 +275,14 @@ def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
     codes = pixels.astype(np.int64) @ [1 << 16, 1 << 8, 1]
     colours, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
     parts = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1)
-    frequent = parts[np.argsort(-counts, kind="stable")[:256]]
-    nearest = np.asarray(KDTree(frequent).query(parts)[1])
+    kept = np.argsort(-counts, kind="stable")[:128].tolist()
+    away = np.asarray(KDTree(parts[kept]).query(parts)[0])
+    while away.any() and len(kept) < 256:  # rare colours, as of a marker in a legend, would look like another's
+        kept.append(int(away.argmax()))
+        away = np.minimum(away, np.linalg.norm(parts - parts[kept[-1]], axis=-1))
+    nearest = np.asarray(KDTree(parts[kept]).query(parts)[1])
     indexed = Image.fromarray(nearest[places.reshape(codes.shape)].astype(np.uint8)).convert("P")
-    indexed.putpalette(frequent.astype(np.uint8).tobytes())
+    indexed.putpalette(parts[kept].astype(np.uint8).tobytes())
     indexed.save(small, format="png", optimize=True, pnginfo=about, dpi=(dpi, dpi))
     return small.getvalue()
 

@@ -158,11 +158,14 @@ def _chart(
     errors = (sign * last[f"{metric}_median"]).groupby(last["series"]).median()
     users = labelled(rows.drop_duplicates(["series", "estimator", "sampler"])).query("own")["series"]
     coloured = choose(errors[rows["series"].unique()].to_dict(), max_curves(), {*users})
+    beyond = f" Off scale: more than {MOST:g} times the error of uniform attention." * any(
+        map(math.isfinite, caps.values())
+    )
     best = " best-rank may leave the axis below." if (results.summary["estimator"] == "best-rank").any() else ""
     text = (
         f"Median of {draws_of(results)}, band from 10 % to 90 %.{measured_on(results)} {what_r_means(results)} "
-        f"{metric}: {METRICS[metric].formula}. Off scale: more than {MOST:g} times the error of uniform attention."
-        f"{best}{others_in_words([name for name in rows['series'].unique() if name not in coloured])}{note}"
+        f"{metric}: {METRICS[metric].formula}.{beyond}{best}"
+        f"{others_in_words([name for name in rows['series'].unique() if name not in coloured])}{note}"
     )
     drawn = [
         style.Panel(
@@ -190,17 +193,16 @@ def _draw(
             band = (low, high) if name in coloured else None
             style.line_with_band(ax, curve[x], middle, band, **estimator_look(name, coloured))
     kept += _draw_baselines(panel, ax, x, columns[0])
-    beyond = below = drawn[:0]
+    every = pd.concat([drawn, panel.baselines.assign(series=panel.baselines["estimator"])])
     if METRICS[metric].log:
         sized = panel.baselines["num_projections"].notna()  # best-rank is 0 at R = L
         bands = drawn[drawn["series"].isin(coloured)][columns[1:]].to_numpy().flat
         firm = [*drawn[columns[0]], *bands, *panel.baselines[~sized][columns[0]]]
         least = LEAST * cap / MOST if math.isfinite(cap) else 0.0
         style.log_limits(ax, [max(v, least) for v in firm], [*panel.baselines[sized][columns[0]]], cap)
-        every = pd.concat([drawn, panel.baselines.assign(series=panel.baselines["estimator"])])
-        names = list(dict.fromkeys([*names, *every["series"]]))
-        beyond = every[~(every[columns[0]] <= ax.get_ylim()[1])]
-        below = drawn[drawn[columns[0]] < ax.get_ylim()[0]]
+    low, high = ax.get_ylim()
+    beyond, below = every[~(every[columns[0]] <= high)], drawn[drawn[columns[0]] < low]
+    names = dict.fromkeys([*names, *every["series"]])
     style.number_axis(ax, [*drawn[x]])
     ax.set(xlabel=label, ylabel=metric_label(metric))
     style.off_scale_note(ax, *([name for name in names if name in set(some["series"])] for some in (beyond, below)))
