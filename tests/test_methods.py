@@ -182,6 +182,23 @@ def test_each_voter_of_a_block_counts_once_where_shares_underflow(spec):
     assert error(member(spec), question, (12, 24)) <= 1
 
 
+@pytest.mark.parametrize("spec", ["spargeattn(similarity=0.2, group=8, block=3)", "spargeattn(block=4)"])
+def test_keys_that_are_nought_are_unlike_all_others(spec):
+    question = problem(9)
+    key = np.where(np.arange(40)[:, None] % 7 == 0, 0.0, question.key + 1.0)
+    assert error(member(spec), question._replace(key=key), (6, 12)) <= 1
+
+
+def test_segments_of_keys_that_are_sorted_are_whole_blocks_and_no_longer():
+    assert error(member("pbs-attn(block=4, segment=6, group=8, rows=3)"), problem(3), (16, 24)) <= 1
+
+
+def test_choices_of_thinformer_depend_on_the_share_of_a_bucket():
+    """Keys are near to one another, so that differences of adjacent ones are alike."""
+    for seed in range(12):
+        assert error(member("thinformer(delta=1)"), problem(seed, 128, 128, norm=0.3), (8, 16)) <= 1
+
+
 def test_only_queries_that_exist_vote_where_shares_underflow():
     """The last block has 2 of 8 queries, and a copy of the last one for the second voter."""
     for seed in (20, 21, 22):
