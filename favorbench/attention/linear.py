@@ -24,6 +24,7 @@ from favorbench.numerics.logsum import (
     with_ones,
 )
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.samplers.base import draw_omega
 from favorbench.users import stated_cost
 
 LEAST_ROWS = 128  # of a tile: below it matrix products wait for memory, so heads are processed in groups
@@ -249,7 +250,7 @@ def sample_omega(
             f"sample_omega: num_projections {shown(num_projections)}, head_dim {shown(head_dim)} and rng {shown(rng)} "
             "given; allowed: whole numbers from 1, and a generator, such as np.random.default_rng(0)"
         )
-    omega = get_sampler(sampler).draw(rng, num_projections, head_dim)
+    omega = draw_omega(get_sampler(sampler), rng, num_projections, head_dim)
     return omega if map is None else Sample(omega, get_map(map).draw_extra(rng.spawn(1)[0], num_projections, head_dim))
 
 

@@ -30,6 +30,7 @@ from favorbench.numerics.backend import Backend
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import is_ours
+from favorbench.samplers.base import draw_omega
 from favorbench.users import failures_named
 
 #: Draws that are computed together.
@@ -278,7 +279,7 @@ def _map_parts(
     xp, d, source = array_namespace(problem.query), problem.query.shape[-1], methods[0].source
     law = None if batch.members[0][0].sampler is None else methods[0].law
     width = (batch.width, d)
-    omega = streams("omega", source).draw(lambda rng: np.zeros(width) if law is None else law.draw(rng, *width))
+    omega = streams("omega", source).draw(lambda rng: np.zeros(width) if law is None else draw_omega(law, rng, *width))
     maps, features = [], []
     for (estimator, requested), method in zip(batch.members, methods, strict=True):
         sizes, extra, feature_map = distinct_sizes(requested), None, method.wrapped

@@ -15,6 +15,7 @@ from favorbench.numerics.logsum import Accumulator, accumulate_blocks, query_sum
 from favorbench.numerics.streams import Streams
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.samplers.base import draw_omega
 
 MAX_PROJECTIONS = 1 << 20  # as a scenario has it
 
@@ -76,7 +77,7 @@ class FromMap(KeySummaryMethod):
 
     def _state(self, tokens: Tokens, size: int, streams: Streams) -> "FeatureSummary":
         d = tokens.key.shape[-1]
-        omega = streams.draw(lambda rng: self.law.draw(rng, size, d), tokens.key)
+        omega = streams.draw(lambda rng: draw_omega(self.law, rng, size, d), tokens.key)
         extra = streams.draw(lambda rng: self.wrapped.draw_extra(rng, size, d))  # uniforms must not round to 1
         return FeatureSummary(self.wrapped, tokens, Sample(omega, extra))
 

@@ -51,15 +51,6 @@ class Sampler(ABC):
     def sample(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
         """Draw omega, float64. Equal generators give equal rows for every num_projections if ``nested``."""
 
-    def draw(self, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
-        """``sample``. Raises EstimatorError for anything but real numbers (num_projections, head_dim)."""
-        omega: Any = self.sample(rng, num_projections, head_dim)
-        is_array, expected = isinstance(omega, np.ndarray), (num_projections, head_dim)
-        if not (is_array and omega.shape == expected and omega.dtype.kind in "fiu"):
-            given = f"{omega.dtype} of shape {omega.shape}" if is_array else type(omega).__name__
-            raise EstimatorError(f"sampler {self.name} returned {given}; it must return a NumPy array {expected}")
-        return omega
-
     def round_up(self, num_projections: int, head_dim: int) -> int:
         """The smallest number of projections, from num_projections on, that can be drawn."""
         return num_projections
@@ -88,6 +79,16 @@ class Sampler(ABC):
         if self.coupling == ORTHOGONAL:
             return ((same_block_pairs(num_projections, head_dim), AtAngle(head_dim)),)
         return None
+
+
+def draw_omega(sampler: Sampler, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
+    """What a sampler draws. Raises EstimatorError for anything but real numbers (num_projections, head_dim)."""
+    omega: Any = sampler.sample(rng, num_projections, head_dim)
+    is_array, expected = isinstance(omega, np.ndarray), (num_projections, head_dim)
+    if not (is_array and omega.shape == expected and omega.dtype.kind in "fiu"):
+        given = f"{omega.dtype} of shape {omega.shape}" if is_array else type(omega).__name__
+        raise EstimatorError(f"sampler {sampler.name} returned {given}; it must return a NumPy array {expected}")
+    return omega
 
 
 def same_block_pairs(num_projections: int, block: int) -> int:

@@ -21,6 +21,7 @@ from favorbench.parameters import check_positive
 from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
+from favorbench.samplers.base import draw_omega
 from favorbench.statistics import MeanInterval, mean_interval
 from favorbench.studies.closed_forms import draws_needed
 from favorbench.studies.kernel.targets import Kernel, shown_name
@@ -305,7 +306,9 @@ def _measure(
     first, second = np.zeros_like(gram), np.zeros_like(gram)
     for draw in range(draws):
         with failures_named(job.sampler_label):
-            omega = job.sampler.draw(stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1])
+            omega = draw_omega(
+                job.sampler, stream(seed, "kernel", "omega", job.sampler_label, draw), job.size, x.shape[1]
+            )
         rng = stream(seed, "kernel", "extra", job.map_label, job.sampler_label, draw)
         with failures_named(job.map_label):
             sample = Sample(omega, job.map.draw_extra(rng, job.size, x.shape[1]))

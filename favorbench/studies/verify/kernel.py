@@ -11,6 +11,7 @@ from favorbench.maps import FeatureMap, Sample
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import Sampler
+from favorbench.samplers.base import draw_omega
 from favorbench.studies.closed_forms import declared_variance, draws_needed
 from favorbench.studies.verify.checks import NOT_MEASURABLE, MeasuredClaim, largest
 from favorbench.studies.verify.laws import HEAD_DIM, takes, unit
@@ -80,7 +81,7 @@ def estimates(sampler: Sampler, maps: Sequence[FeatureMap], setting: KernelSetti
     values = [[] for _ in maps]
     for start in range(0, setting.draws, CHUNK):
         count = min(CHUNK, setting.draws - start)
-        omega = np.stack([sampler.draw(child, size, dim) for child in rng.spawn(count)])
+        omega = np.stack([draw_omega(sampler, child, size, dim) for child in rng.spawn(count)])
         for parts, feature_map in zip(values, maps, strict=True):
             drawn = [feature_map.draw_extra(child, size, dim) for child in extra_rng.spawn(count)]
             extra = None if drawn[0] is None else np.stack([np.asarray(d) for d in drawn])

@@ -11,6 +11,7 @@ from favorbench.errors import ScenarioError
 from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.samplers import FixedNormRows, GaussianRows, RowLaw, Sampler
+from favorbench.samplers.base import draw_omega
 from favorbench.samplers.coupling import (
     Blocks,
     Coupling,
@@ -87,7 +88,7 @@ def z_of_correlation(first: np.ndarray, second: np.ndarray) -> float:
 def takes(sampler: Sampler, dim: int) -> bool:
     """Whether a sampler draws rows of this dimension: one that cannot raises ScenarioError."""
     try:
-        sampler.draw(np.random.default_rng(0), sampler.round_up(1, dim), dim)
+        draw_omega(sampler, np.random.default_rng(0), sampler.round_up(1, dim), dim)
     except ScenarioError:
         return False
     return True
@@ -111,7 +112,7 @@ def _drawn(subject: str, sampler: Sampler, dim: int, draws: int, seed: int) -> R
     """Two whole blocks and one cut short, an even number, or as many rows as the sampler and its coupling ask for."""
     size = sampler.round_up(max(3 * dim - 2, 4, sampler.coupling.fewest_rows(dim)), dim)
     rng = stream(seed, "verify", "law", subject, dim)
-    return Rows(subject, np.stack([sampler.draw(child, size, dim) for child in rng.spawn(draws)]))
+    return Rows(subject, np.stack([draw_omega(sampler, child, size, dim) for child in rng.spawn(draws)]))
 
 
 def _row_law(rows: Rows, law: RowLaw) -> Iterator[MeasuredClaim]:
@@ -188,7 +189,7 @@ def _mean_row(rows: Rows) -> MeasuredClaim:
 def _nested(subject: str, sampler: Sampler, dim: int, seed: int) -> MeasuredClaim:
     """The first R rows do not depend on how many follow; sizes 1, one block, one more, many."""
     sizes = sorted({sampler.round_up(size, dim) for size in (1, max(dim - 1, 1), dim, dim + 1, 99, 102)})
-    draws = [sampler.draw(stream(seed, "verify", "nested", subject), size, dim) for size in sizes]
+    draws = [draw_omega(sampler, stream(seed, "verify", "nested", subject), size, dim) for size in sizes]
     whole, pairs = draws[-1], zip(sizes, draws, strict=True)
     worst = largest([largest(rows - whole[:size]) if rows.shape == (size, dim) else np.inf for size, rows in pairs])
     bound = 1e-13  # of entries of order 1: another order of summation
