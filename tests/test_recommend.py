@@ -558,6 +558,14 @@ def test_mistakes_are_one_line(arguments, said):
     assert os.listdir() == []
 
 
+@pytest.mark.parametrize("several", [{"inputs": "gaussian,sphere"}, {"seq_len": [32, 64]}, {"scale": [0.5, 1]}])
+def test_an_answer_is_about_one_input(several):
+    """Of two inputs, the title, the claim and the cost of exact attention would be those of the first."""
+    (name,) = several
+    with pytest.raises(ScenarioError, match=f"`{name}`: 2 .* given, allowed: one; run it for each separately"):
+        fb.recommend(**{"inputs": "gaussian", "seq_len": 32} | several)
+
+
 def test_default_candidates_are_such_as_the_inputs_allow():
     causal = study_of({"inputs": "minilm", "causal": True}, None, None, None, 64)
     assert all(method.causal_safe for method in causal.methods) and len(causal.methods) >= 6

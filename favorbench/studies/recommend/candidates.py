@@ -11,7 +11,7 @@ import numpy as np
 
 from favorbench.attention.problem import exact_multiplications
 from favorbench.baselines import BASELINES, get_baseline
-from favorbench.engine.scenario import load_scenario
+from favorbench.engine.scenario import Scenario, load_scenario
 from favorbench.engine.study import Estimator, Study
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
@@ -131,6 +131,7 @@ def study_of(
     default, map_specs, method_specs = _specs(maps, methods, _DEFAULTS)
     named = {} if default else {"maps": map_specs or TRIVIAL, "methods": _split_baselines(method_specs)[0]}
     base = Study.of(load_scenario(None, {**keys, **named}))  # refuses unknown names
+    _check_single(base.scenario)
     law = next(iter(base.inputs.values())).law
     heads = law.heads(base.scenario.seq_len, base.scenario.head_dim)
     shapes = [base.shape(head) for head in heads]
@@ -154,6 +155,13 @@ def study_of(
     }
     changes = {"name": _run_name(base.scenario.inputs[0], law.fixed), "title": "candidates of recommend"}
     return Study.of(load_scenario(None, flags).model_copy(update=changes))
+
+
+def _check_single(scenario: Scenario) -> None:
+    """Raise ScenarioError for several inputs, lengths, scales or types: an answer is about the heads of one input."""
+    for name in ("inputs", "seq_len", "head_dim", "scale", "dtype"):
+        if (count := len(getattr(scenario, name) or ())) > 1:
+            raise ScenarioError(f"`{name}`: {count} {name} were given, allowed: one; run it for each separately")
 
 
 def _run_name(inputs: str, is_file: bool) -> str:

@@ -344,11 +344,9 @@ def _names(key: str, given: Any) -> str | None:
 
 
 def _named(arrays: Any) -> Mapping[str, Any]:
-    """Arrays in memory with their name, by default "arrays". Raises ScenarioError for more than one input."""
+    """Arrays in memory with their names, by default "arrays"."""
     if not isinstance(arrays, Mapping) or {"q", "query"} & set(arrays):
         return {"arrays": arrays}
-    if len(arrays) != 1:
-        raise ScenarioError(f"`inputs`: {len(arrays)} inputs were given, allowed: one; run it for each separately")
     return arrays
 
 
