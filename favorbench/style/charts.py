@@ -267,7 +267,7 @@ def _numbered_clips(svg: bytes, name: str) -> bytes:
 
 
 def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
-    """A PNG of 256 colours, a third of the size: half of them the most frequent, the others farthest from all before."""
+    """A PNG of 256 colours, a third of the size: half are the most frequent, the others those farthest from them."""
     about, small = PngImagePlugin.PngInfo(), io.BytesIO()
     for key, text in metadata.items():
         about.add_itxt(key, text)
