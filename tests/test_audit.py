@@ -224,6 +224,19 @@ def test_heads_of_a_causal_model_are_audited_without_its_mask(rng):
     assert load("audited").trials.set_index("estimator").loc["implementations:exact", "relative_error"].max() < 1e-13
 
 
+def test_heads_that_stand_after_the_length_are_audited_with_a_layout(rng):
+    """Without it they are taken for many heads of few tokens, which is said."""
+    q, k, v = rng.standard_normal((3, 2, 16, 4))
+    np.savez("one.npz", q=q, k=k, v=v)
+    np.savez("two.npz", **{name: array.swapaxes(0, 1) for name, array in zip("qkv", (q, k, v), strict=True)})
+    arguments = ["implementations:exact", "-R", "4", "--runs", "6", "--inputs"]
+    _, _, said = run("audit", *arguments, "two.npz", "--out", "wrong")
+    assert "two.npz: 16 heads of 2 tokens each: if it is the other way round, use --layout L,heads,d" in said
+    _, first, _ = run("audit", *arguments, "one.npz", "--out", "first")
+    _, second, _ = run("audit", *arguments, "two.npz", "--layout", "L,heads,d", "--out", "second")
+    assert "one.npz h1, L = 16, d = 4" in first and second.replace("two.npz", "one.npz") == first
+
+
 def test_subjects_that_cannot_be_audited_are_refused_before_measuring():
     check_refused("""
         audit clustres => did you mean 'clusters'

@@ -28,6 +28,7 @@ from favorbench.cli.options import (
     OUTPUT,
     FigureOut,
     Json,
+    Layout,
     Quiet,
     Seed,
     Sizes,
@@ -50,6 +51,7 @@ def audit(
         ),
     ],
     inputs: Annotated[str | None, and_also(options.INPUTS, "[default: Gaussians and minilm]")] = None,
+    layout: Layout = None,
     num_projections: Annotated[str | None, and_also(options.SIZES, "The claims are measured at the largest.")] = None,
     runs: Annotated[int, option(DRAWS, "Runs on each input.", min=6, max=10_000)] = 20,
     seed: Seed = 0,
@@ -71,11 +73,15 @@ def audit(
     from favorbench.studies.audit import study_of
 
     names = list(dict.fromkeys(implementations))
-    study = study_of(names, runs, seed, inputs, num_projections)
+    study = study_of(names, runs, seed, inputs, num_projections, layout)
     path = out or default_directory(study)
     # The run comes first: an --out that cannot be used is refused before anything is measured.
     with resumable(path), console.progress("audit, the run", quiet, "draws") as report:
         sweep(study, path, progress=report)
+    if inputs and not quiet:
+        for name, (_, law) in study.inputs.items():
+            if law.notes():
+                say(f"{name}: {'; '.join(law.notes())}")
     sizes = [size for size in study.scenario.num_projections if isinstance(size, int)]
     size = max(sizes) if num_projections and sizes else None
     with console.progress("audit", quiet) as report:

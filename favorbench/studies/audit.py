@@ -190,6 +190,7 @@ def study_of(
     seed: int,
     inputs: str | None = None,
     num_projections: str | None = None,
+    layout: str | None = None,
 ) -> Study:
     """The sweep that an audit is saved as, with FAVOR+ and trivial answers.
 
@@ -197,7 +198,7 @@ def study_of(
     """
     given: Mapping[str, Any] = {
         "maps": "positive", "samplers": "orthogonal", "baselines": BASELINES, "inputs": inputs or INPUTS,
-        "num_projections": num_projections or SIZES, "trials": runs, "seed": seed,
+        "num_projections": num_projections or SIZES, "trials": runs, "seed": seed, "layout": layout,
         "causal": False,  # an implementation takes no mask, whatever the model of the inputs does
     }  # fmt: skip
     loaded = load_scenario(None, given if inputs else {**given, "seq_len": 512, "head_dim": 32})
