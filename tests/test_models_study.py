@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
 from scipy.stats import spearmanr
 
+from favorbench import style
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models import summary
 from favorbench.models.figures import charts
@@ -318,6 +319,20 @@ def test_a_causal_model_with_calibrated_maps(folder):
         lines = found.lines[found.lines["size"] <= size]
         (effect,) = figures.effect(found._replace(lines=lines))
         assert len(effect.panels) == panels
+
+
+def test_figures_name_what_they_cannot_draw(folder):
+    """An estimator whose effect is infinite, or whose cost is unknown, was in the legend and nowhere else."""
+    studied(folder, "run", texts=2, draws=1, layers="all,each", maps=(), methods=("clusters", "nystrom"))
+    found = read("run")
+    broken = found.lines["estimator"] == "nystrom"
+    lines = found.lines.assign(cost=found.lines["cost"].mask(broken))
+    infinite = {name: lines[name].mask(broken, np.inf) for name in ("effect", "low", "high", found.measure.positive)}
+    for chart in charts(found._replace(lines=lines.assign(**infinite))):
+        notes = [text.get_text() for drawn in style.draw(chart) for ax in drawn.axes for text in ax.texts]
+        if chart.name in ("effect", "one-layer"):
+            assert any("off scale: nystrom" in note for note in notes), chart.name
+        assert ("they declare no cost: nystrom." in chart.caption) == (chart.name == "effect")
 
 
 def test_each_sampler_has_its_own_line(folder):

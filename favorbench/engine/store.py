@@ -276,7 +276,7 @@ def find_runs(path: Path, *others: str) -> list[Path]:
     """Find the run directories at or below a path, sorted, and those with other files; StoreError if there is none."""
     if not path.exists():
         raise StoreError(f"{str(path)!r} does not exist; give a directory that favorbench sweep wrote")
-    runs = sorted(file.parent for name in (MANIFEST, *others) for file in path.rglob(name))
+    runs = sorted({file.parent for name in (MANIFEST, *others) for file in path.rglob(name)})
     if not runs:
         raise StoreError(f"no favorbench run at or below {str(path)!r}: {_explain(path)}")
     return runs

@@ -50,6 +50,8 @@ def effect(results: ModelResults) -> list[style.Chart]:
     interval = "" if compared["least"].isna().all() else ", with its interval"
     where = which_layers(layers, results.rows)
     text = f"{_about(results)}, {where} replaced: median over texts of the mean over draws{interval}."
+    if unknown := list(dict.fromkeys(_names(compared[compared["cost"].isna()]))):
+        text += f" Not drawn against multiplications, as they declare no cost: {', '.join(unknown)}."
     title = "Effect of replacing attention on the model: lower is better"
     return [style.Chart("effect", title, text, panels, 2, (5.2, 4.6), (7.6, 4.6), points)]
 
@@ -64,7 +66,7 @@ def _draw_effect(results: ModelResults, points: pd.DataFrame, x: str, ax: Axes) 
     for name, look in REFERENCES.items():
         for value in points[points["estimator"] == name]["middle"]:
             ax.axhline(value, label=name, zorder=1.5, **look)
-    _effect_limits(ax, points)
+    _effect_limits(results, ax, points)
     if x == "size":
         style.number_axis(ax, [*rows["size"]], log=True)
         ax.set_xlabel("R of maps, m of methods")
@@ -76,9 +78,13 @@ def _draw_effect(results: ModelResults, points: pd.DataFrame, x: str, ax: Axes) 
     ax.set_ylabel(results.measure.axis)
 
 
-def _effect_limits(ax: Axes, data: pd.DataFrame) -> None:
+def _effect_limits(results: ModelResults, ax: Axes, data: pd.DataFrame) -> None:
+    """The limits of effects, and a note about what lies beyond, such as the infinite effect of NaN."""
     exact = data["kind"] == "exact"
     style.log_limits(ax, [*_visible(data[~exact]["middle"])], [*data[exact]["middle"]])
+    names, middle = _names(data), _visible(data["middle"])
+    values = {name: middle[names == name].tolist() for name in [*_looks(results), *REFERENCES]}
+    style.off_scale_note(ax, values, values)
 
 
 def _visible(values: pd.Series) -> pd.Series:
@@ -122,7 +128,7 @@ def _against_layer(
             line = data[_names(data) == estimator]
             if len(line):
                 ax.plot(line["layer"], _visible(line["middle"]), label=style.plain(described(line.iloc[0])), **look)
-        _effect_limits(ax, data)
+        _effect_limits(results, ax, data)
         style.number_axis(ax, [*data["layer"]])
         ax.set(xlabel=labels[0], ylabel=labels[1])
 
@@ -143,10 +149,11 @@ def heads(results: ModelResults) -> list[style.Chart]:
         del columns["head_after_projection"]
     else:
         correlations += f" (left), {predicted.of_projected_error:.2f} (right: root of the sum of squares over heads)"
+    infinite = int(np.isinf(predicted.points[["head_error", "effect"]]).any(axis=1).sum())
     text = (
         f"{_about(results)}: errors under exact inputs against the effect of replacing that layer alone, "
-        f"{len(predicted.points)} points, one for each layer, text, estimator, size and draw. Spearman's correlation: "
-        f"{correlations}."
+        f"{len(predicted.points)} points, one for each layer, text, estimator, size and draw"
+        f"{f' ({infinite} infinite ones are not drawn)' * bool(infinite)}. Spearman's correlation: {correlations}."
     )
     panels = [
         style.Panel("", partial(_scatter, results, predicted.points, column, label), "effect")

@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,8 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import printable, shown
 
 FORMATS = ("png", "svg", "pdf")
+
+OFF_SCALE = "off scale"  # the id of a note about series beyond the axis
 
 #: Inches: smaller figures have no room for a panel, larger ones fit on no page.
 MIN_WIDTH, MIN_HEIGHT, MAX_SIDE = 2.0, 1.5, 20.0
@@ -293,16 +295,34 @@ def same_range(axes: Sequence[Axes], groups: Sequence[Hashable]) -> None:
             rows.add(row)
 
 
-def off_scale_note(ax: Axes, above: Sequence[str], below: Sequence[str] = ()) -> None:
-    """Name at the upper edge the series that lie above it, and at the lower edge those below, such as errors of 0."""
+def off_scale_note(
+    ax: Axes, above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[float]] | None = None
+) -> None:
+    """Name at the upper edge the series above it or NaN, and at the lower edge those below, such as errors of 0.
+
+    Names follow the limits of the axis: panels of a group come to share theirs after they are drawn.
+    """
     points = 0.75 * font_size()
     inches = ax.get_position().width * ax.figure.bbox.width / ax.figure.dpi
-    for names, words, place in ((above, "↑ off scale", 0.99), (below, "↓ below the axis", 0.01)):
-        if names:
-            text = f"{words}: {', '.join(names[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            lines = textwrap.fill(text, width=max(16, int(inches * 72 / (0.6 * points))))
-            note = ax.text(
-                0.99, place, plain(lines), transform=ax.transAxes, ha="right", va="top" if place > 0.5 else "bottom",
-                fontsize=points, color="0.35", gid="off scale",
-            )  # fmt: skip
-            note.set_in_layout(False)
+
+    def update(ax: Axes) -> None:
+        for note in [text for text in ax.texts if text.get_gid() == OFF_SCALE]:
+            note.remove()
+        low, high = ax.get_ylim()
+        over = [name for name, values in above.items() if not all(value <= high for value in values)]
+        under = [name for name, values in (below or {}).items() if any(value < low for value in values)]
+        for names, words, va, place in (
+            (over, "↑ off scale", "top", 0.99),
+            (under, "↓ below the axis", "bottom", 0.01),
+        ):
+            if names:
+                text = f"{words}: {', '.join(names[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+                lines = textwrap.fill(text, width=max(16, int(inches * 72 / (0.6 * points))))
+                note = ax.text(
+                    0.99, place, plain(lines), transform=ax.transAxes, ha="right", va=va, fontsize=points,
+                    color="0.35", gid=OFF_SCALE,
+                )  # fmt: skip
+                note.set_in_layout(False)
+
+    update(ax)
+    ax.callbacks.connect("ylim_changed", update)

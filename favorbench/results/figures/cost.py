@@ -188,9 +188,9 @@ def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str],
     style.log_ticks(ax.xaxis)
     style.log_limits(ax, [*rows["ratio"].clip(lower=LEAST), 1.0], most=MOST)
     ax.set(xlabel=f"{axis.column} per head", ylabel=relative_label(metric))
-    low, high = ax.get_ylim()
-    names, off = dict.fromkeys([*coloured, *rows["label"]]), (rows["ratio"] > high, rows["ratio"] < low)
-    style.off_scale_note(ax, *([name for name in names if name in set(rows[where]["label"])] for where in off))
+    names = dict.fromkeys([*coloured, *rows["label"]])
+    values = {name: rows[rows["label"] == name]["ratio"].tolist() for name in names}
+    style.off_scale_note(ax, values, values)
     return rows.drop(columns=["exact", "estimator"]).rename(columns={"cost": axis.column})
 
 

@@ -200,12 +200,11 @@ def _draw(
         firm = [*drawn[columns[0]], *bands, *panel.baselines[~sized][columns[0]]]
         least = LEAST * cap / MOST if math.isfinite(cap) else 0.0
         style.log_limits(ax, [max(v, least) for v in firm], [*panel.baselines[sized][columns[0]]], cap)
-    low, high = ax.get_ylim()
-    beyond, below = every[~(every[columns[0]] <= high)], drawn[drawn[columns[0]] < low]
-    names = dict.fromkeys([*names, *every["series"]])
     style.number_axis(ax, [*drawn[x]])
     ax.set(xlabel=label, ylabel=metric_label(metric))
-    style.off_scale_note(ax, *([name for name in names if name in set(some["series"])] for some in (beyond, below)))
+    names = list(dict.fromkeys([*names, *every["series"]]))
+    off = ({name: some[some["series"] == name][columns[0]].tolist() for name in names} for some in (every, drawn))
+    style.off_scale_note(ax, *off)
     return pd.concat(kept)[["series", x, "n", *columns]]
 
 
@@ -246,7 +245,7 @@ def against_dtype(results: RunData, metric: str) -> list[style.Chart]:
 def _draw_dtypes(rows: pd.DataFrame, uniform: float, ax: Axes) -> pd.DataFrame:
     dtypes = [dtype for dtype in DTYPES["torch"] if dtype in set(rows["dtype"])]
     columns = {"relative_error_median": "", "rounding_median": ", rounding"}
-    names, values, beyond = list(dict.fromkeys(rows["estimator"])), [uniform], []
+    names, values, beyond = list(dict.fromkeys(rows["estimator"])), [uniform], {}
     worst = rows.fillna(dict.fromkeys(columns, math.inf)).groupby(["estimator", "dtype"])[[*columns]].max()
     for i, name in enumerate(names):
         offset = 0.7 * ((i + 0.5) / len(names) - 0.5)
@@ -257,7 +256,7 @@ def _draw_dtypes(rows: pd.DataFrame, uniform: float, ax: Axes) -> pd.DataFrame:
             look |= {"markerfacecolor": "none"} if words else {}
             ax.plot([dtypes.index(str(dtype)) + offset for dtype in shown.index], shown, **look)
             values += [*shown]
-            beyond += [f"{name}{words} in {dtype}" for dtype, value in shown.items() if math.isinf(value)]
+            beyond |= {f"{name}{words} in {dtype}": [value] for dtype, value in shown.items()}
     ax.axhline(uniform, **baseline_look("uniform", 0))
     style.log_limits(ax, values)
     ax.set_xticks(range(len(dtypes)), dtypes)
