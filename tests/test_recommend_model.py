@@ -872,6 +872,8 @@ def test_effects_of_a_padded_input_are_those_of_the_input_alone(module):
     one, other = (rows.sort_values("estimator") for rows in both)
     for effect in ("embedding_loss", "hidden_error"):
         assert_allclose(np.vstack(one[effect]), np.vstack(other[effect]), rtol=1e-3)
+    for cost in ("multiplications", "exact_multiplications"):  # padding is not computed
+        assert [*one[cost]] == [*other[cost]]
     assert min(one["embedding_loss"]) > 1e-4
 
 
@@ -881,6 +883,8 @@ def test_sizes_above_the_keys_of_a_padded_input_are_exact_attention(module):
     code, out, err = run(f"recommend --model vision:many {asked} --out run")
     assert code == 0, err
     assert re.search(r"clusters +12  certified", out) and "recommended='run'" in out, out
+    costs = {line.split()[1]: line for line in out.splitlines() if line.lstrip().startswith("clusters ")}
+    assert "100 %" in costs["12"], out
 
 
 def test_inputs_in_bfloat16_are_captured(module):

@@ -10,8 +10,8 @@ import numpy as np
 from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.models import torch
 from favorbench.models.interface import Call, observe_attention
-from favorbench.models.replacements import Exact, LayerHeads, Tensor
-from favorbench.models.swap import estimates, heads_of, unsupported_reason
+from favorbench.models.replacements import Exact, LayerHeads, Replacement, Tensor, total
+from favorbench.models.swap import estimates, heads_of, unsupported_reason, without_padding
 
 #: The output for heads.
 Estimate = Callable[[LayerHeads], Tensor]
@@ -122,7 +122,7 @@ class ModelLayer:
     """One attention layer of the model on one text.
 
     shape: of one head. heads: of each item of the batch. left: why the layer cannot be replaced, None if it can.
-    projection: the module that projects its output.
+    projection: the module that projects its output. parts: the shapes of the items of a padded batch without padding.
     """
 
     index: int
@@ -132,11 +132,21 @@ class ModelLayer:
     left: str | None
     projection: Any
     batch: int = 1
+    parts: tuple[Shape, ...] = ()
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of what is computed: padding is not."""
+        return self.parts or (self.shape,)
 
     @property
     def multiplications(self) -> float:
         """Multiplications of exact attention in all its heads."""
-        return self.heads * exact_multiplications(self.shape)
+        return self.heads * sum(map(exact_multiplications, self.shapes))
+
+    def work(self, replacement: Replacement, heads: int | None = None) -> float | None:
+        """Multiplications of a replacement in all its heads, or in some; None if unknown."""
+        return total(replacement.work(shape, heads or self.heads, self.index) for shape in self.shapes)
 
 
 def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
@@ -150,7 +160,8 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
 
     def look(call: Call, output: Tensor) -> None:
         (batch, heads), shape, reason = call.query.shape[:2], heads_of(call).shape, unsupported_reason(call)
-        layers.setdefault(call.index, ModelLayer(call.index, call.name, shape, heads, reason, None, batch))
+        parts = tuple(part.shape for *_, part in without_padding(call)) if call.padded else ()
+        layers.setdefault(call.index, ModelLayer(call.index, call.name, shape, heads, reason, None, batch, parts))
         pending[:] = [(call.index, output.transpose(1, 2).flatten(2))]
 
     def find_projection(module: Any, inputs: tuple[Any, ...]) -> None:

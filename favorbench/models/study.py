@@ -20,7 +20,16 @@ from favorbench.methods import Method
 from favorbench.methods.function import user_sources
 from favorbench.models import torch
 from favorbench.models.capture import over_inputs
-from favorbench.models.effects import HeadError, Reference, effect, head_effects, head_errors, layers_of, run
+from favorbench.models.effects import (
+    HeadError,
+    ModelLayer,
+    Reference,
+    effect,
+    head_effects,
+    head_errors,
+    layers_of,
+    run,
+)
 from favorbench.models.gradients import check_backward_memory, dimensions, gradient_draws
 from favorbench.models.interface import Call, observe_attention
 from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
@@ -137,16 +146,16 @@ class MeasuredModel:
         self.calibration = next(iter(tokenise(self.loaded, calibration, self.length)), None) if calibration else None
         longest = max(text.tokens.shape[-1] for text in self.texts.values())
         check_memory(2.0 * self.bytes_of(longest), f"{self.loaded.name} on {longest} tokens", "use a smaller `length`")
-        by_length = {text.tokens.shape[-1]: text.tokens for text in self.texts.values()}
+        # Texts of one length are alike; inputs may have other padding.
+        kinds = {text.name: text.tokens.shape[-1] if self.length else text.name for text in self.texts.values()}
+        tokens_of = {kinds[text.name]: text.tokens for text in self.texts.values()}
         with failures_named(f"model {shown(self.loaded.name)} on its inputs"), memory_errors():
-            found = {length: layers_of(self.model, tokens) for length, tokens in by_length.items()}
+            found = {kind: layers_of(self.model, tokens) for kind, tokens in tokens_of.items()}
         # A window masks only longer texts: what is left in one of them is left in all, so that they can be compared.
         left = {layer.index: layer.left for layers in found.values() for layer in layers if layer.left is not None}
         self.layers = {
-            text.name: [
-                dataclasses.replace(layer, left=left.get(layer.index)) for layer in found[text.tokens.shape[-1]]
-            ]
-            for text in self.texts.values()
+            name: [dataclasses.replace(layer, left=left.get(layer.index)) for layer in found[kind]]
+            for name, kind in kinds.items()
         }
         self.first = next(iter(self.layers.values()))
         self.replaceable = [layer for layer in self.first if layer.left is None]
@@ -197,9 +206,16 @@ class MeasuredModel:
             raise InputError(f"{replacement.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
         for text, layer in ((text, layer) for text, layers in self.layers.items() for layer in layers):
             try:
-                replacement.check(layer.shape, layer.heads, layer.index)
+                for shape in layer.shapes:
+                    replacement.check(shape, layer.heads, layer.index)
             except ScenarioError as error:
                 raise ScenarioError(f"{text}: {error}") from None
+
+    @cached_property
+    def costed(self) -> list[list[ModelLayer]]:
+        """The replaceable layers of all inputs, whose padding may differ; of the first text where all are as long."""
+        every = [self.first] if self.length else self.layers.values()
+        return [[layer for layer in layers if layer.left is None] for layers in every]
 
     def request(self) -> dict[str, Any]:
         """The request with digests of all its files, as plain JSON data."""
@@ -239,7 +255,7 @@ class MeasuredModel:
             **dict(zip(KEY, measurement.key, strict=True)), "kind": replacement.kind,
             "seq_len": len(reference.tokens), "replaced": len(replaced), "left": len(layers) - len(replaced),
             "exact_multiplications": sum(layer.multiplications for layer in replaced),
-            "multiplications": total(replacement.work(layer.shape, layer.heads, layer.index) for layer in replaced),
+            "multiplications": total(layer.work(replacement) for layer in replaced),
             **effect(reference, output)._asdict(), **errors,
         }  # fmt: skip
 

@@ -222,13 +222,19 @@ def estimates(call: Call, outputs: Callable[[LayerHeads], Tensor], own: Tensor |
     if not call.padded:
         return outputs(heads)
     output = heads.query.new_zeros(heads.output_shape) if own is None else own.clone()
-    for i in range(len(output)):
+    for i, rows, real in without_padding(call):
+        output[i : i + 1, :, rows] = outputs(real)
+    return output
+
+
+def without_padding(call: Call) -> Iterator[tuple[int, Any, LayerHeads]]:
+    """The items of a padded call that are not padding alone: their numbers, the rows of their queries, and the rest."""
+    heads = heads_of(call)
+    for i in range(len(heads.query)):
         mask = visible(call.mask[i if call.mask.shape[0] > 1 else 0])
         keys = mask[0, -1].nonzero()[:, 0]  # the last query sees all that any does
         if not len(keys):  # all padding
             continue
         rows = keys if call.causal or (heads.shape.n == heads.shape.l and not call.crosses) else slice(None)
         query, key, value = (array[i : i + 1] for array in heads[:3])
-        real = heads._replace(query=query[:, :, rows], key=key[:, :, keys], value=value[:, :, keys])
-        output[i : i + 1, :, rows] = outputs(real)
-    return output
+        yield i, rows, heads._replace(query=query[:, :, rows], key=key[:, :, keys], value=value[:, :, keys])

@@ -47,7 +47,7 @@ def settings_per_head(
     are equal in all heads are left out.
     """
     heads = [(layer, head) for layer in model.replaceable for head in range(layer.heads)]
-    works = [[item.work(layer.shape, 1, layer.index) for layer, _ in heads] for item in replacements.values()]
+    works = [[layer.work(item, 1) for layer, _ in heads] for item in replacements.values()]
     costs = np.array([[math.inf if work is None else work for work in row] for row in works])
     exact = np.array([layer.multiplications / layer.heads for layer, _ in heads])
     effects = predicted_effects(model, texts, list(replacements.values()), path, report, GRADIENTS)

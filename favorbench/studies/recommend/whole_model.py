@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from favorbench.models import torch
 from favorbench.models.load import split_texts
 from favorbench.models.plan import ALL, ModelScenario, PlannedRow
 from favorbench.models.recommended import ByHead, head_names, heads_by_layer
-from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Replacement
+from favorbench.models.replacements import Bfloat16Model, EstimatedAttention, Replacement, total
 from favorbench.models.seconds import TimedEstimator, conditions, stored_seconds
 from favorbench.models.store import (
     CHOSEN_ON,
@@ -175,7 +176,7 @@ class ModelSearch(CandidateSearch):
         by: CostUnit, exact_heads: Mapping[int, Collection[int]],
     ) -> None:  # fmt: skip
         model = evaluator.model
-        exact = sum(layer.multiplications for layer in model.replaceable)
+        exact = fmean(sum(layer.multiplications for layer in layers) for layers in model.costed)
         super().__init__("all layers", rule, exact, evaluator.metric)
         self.evaluator, self._path, self._by = evaluator, path, by
         self.exact_heads = head_names(exact_heads)
@@ -187,10 +188,10 @@ class ModelSearch(CandidateSearch):
         self.per_head: dict[EstimatorSetting, PerHead] = {}
 
     def work(self, setting: EstimatorSetting) -> float:
-        """Multiplications of a setting in all layers."""
-        replacement, layers = self.replacements[setting], self.evaluator.model.replaceable
-        works = (replacement.work(layer.shape, layer.heads, layer.index) for layer in layers)
-        return sum(math.inf if work is None else work for work in works)
+        """Multiplications of a setting in all layers, the mean over inputs."""
+        replacement = self.replacements[setting]
+        works = [total(layer.work(replacement) for layer in layers) for layers in self.evaluator.model.costed]
+        return fmean(math.inf if work is None else work for work in works)
 
     def add_per_head(self, choices: Sequence[PerHead]) -> None:
         """Add settings per head to those that may become candidates."""
