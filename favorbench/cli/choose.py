@@ -151,15 +151,17 @@ def recommend(
         raise ScenarioError(f"{given} given, allowed: one file or name of inputs, or --model MODEL --text FILE...")
     name, unit = (inputs, "heads") if model is None else (Path(model).name, "measurements")
     of_model = model is not None or bool(texts)
-    where = workers if of_model else workers_of(context, workers, cluster)
-    # A flag is refused beside a model; the variable is for all commands.
-    elsewhere = cluster if of_model and "cluster" in typed_parameters(context) else "none"
+    if of_model:  # a flag is refused beside a model; the variable is for all commands
+        where = cluster if "cluster" in typed_parameters(context) else "none"
+    else:
+        where = workers_of(context, workers, cluster)
+        where = "none" if where == workers else where
     try:
         with console.progress(f"recommend {name}", quiet, unit) as bar:
             report = bar if of_model else with_hint(bar, workers)
             result = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
-                methods, samplers, causal, heads, over, out, report, where, elsewhere, model,
+                methods, samplers, causal, heads, over, out, report, workers, where, model,
                 texts, by, trust_remote_code, per_head, device, exact_heads, head_dim=head_dim, layout=layout,
                 seq_len=seq_len, seed=seed, num_projections=sizes, scale=None if scale == 1 else scale,
             )  # fmt: skip
