@@ -156,10 +156,8 @@ def test_plot_draws_every_run_below_and_a_bad_one_does_not_stop_it():
     run(f"{SMALL} --maps positive --seed 1 --out results/two")
     Path("results/bad").mkdir()
     Path("results/bad/manifest.json").write_text("{}")
-    shutil.copytree(Path(__file__).parent.parent / "results/models/smollm2-256", "results/model")
     code, out, err = run("plot results")
     assert code == 0 and "skipped: results/bad/manifest.json was not written by" in err
-    assert "skipped: results/model holds no measurements" in err
     assert {Path(line).parent.parent.name for line in out.split()} == {"one", "two"}
     assert all(Path(line).exists() for line in out.split())
 

@@ -14,6 +14,7 @@ import pytest
 import favorbench as fb
 from benchmarks.committed import COMMANDS, compact
 from favorbench.engine.rows import part_paths
+from favorbench.engine.store import find_runs
 from favorbench.results.heads import over_heads
 from tests.command_line import printed, run
 from tests.conftest import same_rows
@@ -109,6 +110,15 @@ def test_directories_without_a_run_are_named(folder, said, command):
     if (folder, command) != ("blog", "plot"):  # which draws all runs below a folder
         code, out, err = run(f"{command} {RESULTS}/{folder} {'--out x.html' * (command == 'report')}")
         assert (code, out) == (2, "") and re.search(said, err.replace("\n", " "))
+
+
+def test_what_plot_draws_by_name_it_draws_below_a_folder():
+    """It left out recommendations for a whole model, and studies of models with their measurements."""
+    assert RESULTS / "recommend/minilm-0.01" in find_runs(RESULTS)
+    study = Path("below/study")
+    (study / "trials").mkdir(parents=True)
+    (study / "model.json").touch()
+    assert find_runs(Path("below")) == [study]
 
 
 @pytest.mark.slow

@@ -292,7 +292,7 @@ def plot(
     check("--metric", metric, METRICS)
     inches = style.parse_size(size) if size else None
     options = style.FigureOptions(style.parse_formats(format), inches, figure_title, dark)
-    runs = find_runs(path, "model.json", "recommendation.json")
+    runs = find_runs(path)
     if out is not None and len(runs) > 1:
         raise ScenarioError(
             f"--out {str(out)!r}: there are {len(runs)} runs below {path}; plot one of them, or leave --out out"

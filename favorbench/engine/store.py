@@ -272,14 +272,15 @@ def read_run(path: Path) -> "tuple[pd.DataFrame, Failed]":
     return rows.sort_values("draw", kind="stable", ignore_index=True), failed
 
 
-def find_runs(path: Path, *others: str) -> list[Path]:
-    """Find the run directories at or below a path, sorted, and those with other files; StoreError if there is none."""
+def find_runs(path: Path) -> list[Path]:
+    """Find the runs, recommendations and studies of models at or below a path, sorted. Raises StoreError if none."""
     if not path.exists():
         raise StoreError(f"{str(path)!r} does not exist; give a directory that favorbench sweep wrote")
-    runs = sorted({file.parent for name in (MANIFEST, *others) for file in path.rglob(name)})
+    runs = {file.parent for name in (MANIFEST, "recommendation.json") for file in path.rglob(name)}
+    runs |= {file.parent for file in path.rglob("model.json") if (file.parent / "trials").exists()}
     if not runs:
         raise StoreError(f"no favorbench run at or below {str(path)!r}: {_explain(path)}")
-    return runs
+    return sorted(runs)
 
 
 def _explain(path: Path) -> str:
