@@ -109,6 +109,9 @@ class Mutated(WrappedMap):
 
     change: str = ""
 
+    def num_features(self, num_projections, head_dim):
+        return self.wrapped.num_features(num_projections, head_dim) + num_projections * self.change.startswith("eps")
+
     def query_features(self, x, projection, sample):
         return self._changed(self._plain("query_features"), x, projection, sample)
 
