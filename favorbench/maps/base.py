@@ -220,7 +220,7 @@ class FeatureMap(ABC):
 def checked_blocks(feature_map: FeatureMap, blocks: FeatureBlocks, sample: Sample) -> FeatureBlocks:
     """The blocks that a map returned. Raises EstimatorError unless they have the columns that it declares.
 
-    Of a block with more columns than projections attention would use the first ones alone.
+    Attention uses the first R columns of a block for R projections, and would ignore any others.
     """
     name, (size, head_dim) = feature_map.name, sample.omega.shape[-2:]
     one = isinstance(blocks, Features)  # a NamedTuple: its parts would pass for blocks

@@ -82,7 +82,7 @@ class Sampler(ABC):
 
 
 def draw_omega(sampler: Sampler, rng: np.random.Generator, num_projections: int, head_dim: int) -> Omega:
-    """What a sampler draws. Raises EstimatorError for anything but real numbers (num_projections, head_dim)."""
+    """Draw the projections (num_projections, head_dim). Raises EstimatorError for another shape or complex numbers."""
     omega: Any = sampler.sample(rng, num_projections, head_dim)
     is_array, expected = isinstance(omega, np.ndarray), (num_projections, head_dim)
     if not (is_array and omega.shape == expected and omega.dtype.kind in "fiu"):
