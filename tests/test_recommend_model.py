@@ -651,6 +651,8 @@ def test_a_recommendation_for_heads_is_looked_at():
         --heads L0H1 => --heads is about heads, and --model about a whole model
         --over texts => --over is about heads
         --maps none --methods clusters -R 16,64 => -R 64 given, allowed with these estimators: at most 23
+        --maps none --methods clusters,sinks(20):clusters -R 8,16 => size 8 given, allowed: at most the 4 keys
+        --maps none --methods sinks(24):clusters -R 8 => sinks(24):clusters: n must be below 24, the number of keys
         --exact-heads L0H0-x => --exact-heads 'L0H0-x' given, allowed: heads such as L7H6 or L7H6-8, with commas
         --exact-heads L0H3-1 => --exact-heads 'L0H3-1' given, allowed: heads such as L7H6 or L7H6-8, with commas
         --exact-heads L0H4 => L0H4: this model has 4 heads there

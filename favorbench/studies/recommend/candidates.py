@@ -252,7 +252,7 @@ def model_settings(
 
     sizes: replaces these; sizes that a method does not support are left out.
 
-    Raises ScenarioError as ``study_of`` does, and for a size that no method supports.
+    Raises ScenarioError as ``study_of`` does, and for sizes none of which a named method supports.
     """
     default, map_specs, method_specs = _specs(maps, methods, _MODEL_DEFAULTS)
     laws = [get_sampler(name).name for name in _listed("samplers", samplers, True, _MODEL_DEFAULTS)]
@@ -262,16 +262,20 @@ def model_settings(
     for _, spec, method in members:
         _check_cost(spec, method, shapes[0])
     settings: dict[Key, tuple[EstimatorSetting, Method]] = {}
-    largest = 0
+    largest, untried = 0, list[Method]()
     for kind, spec, method in members:
         if default and not _can_run(method, shapes, True):
             continue
         most = min(min(s.l - 1, method.largest_size(s)) for s in shapes)
         possible = [size for size in sizes if size <= most] if sizes else _finer_sizes(min(max_size, most))
+        untried += [method] * (not possible and not default)
         largest = max(largest, most * method.every_size)
         settings |= {setting.key: (setting, method) for setting in settings_of(kind, method, spec, possible)}
     if largest and sizes and max(sizes) > largest:
         raise ScenarioError(f"`num_projections` {max(sizes)} given, allowed with these estimators: at most {largest}")
+    for method in untried:  # what was named is tried, or refused
+        for shape in shapes:
+            method.check((min(sizes),), shape)
     return list(settings.values())
 
 
