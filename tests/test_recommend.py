@@ -406,6 +406,22 @@ def test_over_texts_the_unit_is_the_text():
     """)
 
 
+def test_another_word_than_texts_is_refused():
+    """It pooled the texts, and certified the answer for the q, k and v of each of them."""
+    arrays = tuple(np.random.default_rng(0).normal(size=(3, 70, 2, 8, 3)))
+    with pytest.raises(ScenarioError, match=r"`over` 'text' \(did you mean 'texts'\?\); allowed: heads, texts"):
+        fb.recommend(arrays, 0.9, over="text")  # pyright: ignore[reportArgumentType]
+
+
+def test_sizes_may_be_an_array():
+    arrays = tuple(np.random.default_rng(0).normal(size=(3, 12, 3)))
+    found = [
+        fb.recommend(arrays, 2.0, maps="none", methods="clusters", num_projections=sizes).max_size
+        for sizes in (np.array([4, 6]), [4, 6])
+    ]
+    assert found == [6, 6]
+
+
 def test_a_text_that_is_given_twice_is_refused():
     """A head that is 0 on all texts tells none apart; two texts are equal where all heads are."""
     texts = np.random.default_rng(0).normal(size=(3, 70, 2, 8, 3))

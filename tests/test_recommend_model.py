@@ -680,6 +680,14 @@ def test_models_and_heads_are_distinguished(folder, texts):  # noqa: F811
     assert "texts are for a model" in refused(f"recommend --text {texts[0]}")
     with pytest.raises(ScenarioError, match="`by` 'secons'"):
         fb.recommend(model="minilm", texts=texts, by="secons")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ScenarioError, match="`causal` is about heads"):  # a model has its own mask
+        fb.recommend(model="minilm", texts=texts, causal=False)
+
+
+def test_one_file_of_texts_needs_no_list(folder, texts):  # noqa: F811
+    """A name was taken for a list of letters: "cannot read text '/'"."""
+    alone, listed = (found_for(folder, given, out=f"run{n}") for n, given in enumerate((texts[2], [Path(texts[2])])))
+    assert alone.decisions == listed.decisions
 
 
 VISION = """

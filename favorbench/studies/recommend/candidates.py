@@ -145,12 +145,13 @@ def study_of(
     for spec, method in (map_members | method_members).items():
         _check_cost(spec, method, shapes[0])
     trivial, (method_specs, baselines) = _trivial(shapes), _split_baselines(method_members)
+    sizes = keys.get("num_projections")
     flags = dict(keys) | {
         "maps": [*trivial, *(spec for spec in map_members if label(get_map(spec)) not in trivial)],
         "samplers": _listed("samplers", samplers, True, _DEFAULTS),
         "methods": method_specs,
         "baselines": list(dict.fromkeys(["uniform", *baselines])),
-        "num_projections": keys.get("num_projections") or _sizes(method_members.values(), shapes, max_size),
+        "num_projections": _sizes(method_members.values(), shapes, max_size) if sizes is None else sizes,
         "trials": max(1, min(TRIALS, 1_000_000 // len(heads))),
     }
     changes = {"name": _run_name(base.scenario.inputs[0], law.fixed), "title": "candidates of recommend"}

@@ -78,7 +78,7 @@ def recommend(
     workers: int | Executor = 1,
     cluster: str | Cluster | Any = None,
     model: str | None = None,
-    texts: Sequence[str | Path] = (),
+    texts: str | Path | Sequence[str | Path] = (),
     by: CostUnit = "multiplications",
     trust_remote_code: bool = False,
     per_head: bool = False,
@@ -134,7 +134,7 @@ def recommend(
         "minilm", "smollm2", a model's folder, a .gguf file or an id of the hub, in place of ``inputs``; or
         ``module:function``, which returns (model, list of inputs) and takes no texts.
     texts
-        Files, split into texts of ``seq_len`` tokens (512) that do not overlap. Each text has its own draw.
+        Files, or one, split into texts of ``seq_len`` tokens (512) that do not overlap. Each text has its own draw.
     by
         The cost that orders the settings for a model: "multiplications", or measured CPU "seconds" of attention.
     trust_remote_code
@@ -177,9 +177,12 @@ def recommend(
     """
     max_size = of_python(max_size)
     _check_limits(probability, confidence, max_size, max_cost)
+    check_name("over", over, ("heads", "texts"))
     maps, methods, samplers = _names("maps", maps), _names("methods", methods), _names("samplers", samplers)
+    texts = [texts] if isinstance(texts, str | Path) else texts
     if model is not None or texts:
-        _check_model(model, inputs, texts, by, keys, heads=heads, causal=causal, cluster=cluster, over=over != "heads")
+        of_heads = {"heads": heads, "causal": causal is not None, "cluster": cluster, "over": over != "heads"}
+        _check_model(model, inputs, texts, by, keys, **of_heads)
         check_workers(workers)
         with progress_callback(progress, "recommend", "measurements") as report:
             return recommend_model(
