@@ -346,6 +346,10 @@ def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(fold
     assert "search true there, null here" in refused(
         f"model {folder}/bert --text {texts[0]} -L {LENGTH} -R 8 --out half"
     )
+    check_refused("""
+        recommend gaussian -L 16 --out half => half holds another study, which half/model.json describes
+        compare half half => favorbench recommend wrote it
+    """)  # the first advised to remove the measurements
 
 
 def test_further_texts_come_after_those_of_the_answers_before(folder, texts):  # noqa: F811

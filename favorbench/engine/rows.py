@@ -28,7 +28,15 @@ from typing_extensions import TypedDict
 from favorbench.engine.columns import CELL, FAILURE, RENAMED, Failed, Row, by_message, failed_of
 from favorbench.engine.interrupts import signals_held
 from favorbench.errors import StoreError
-from favorbench.files import checked_json, clear_errors, read_regular, refuse_links, write_durable, write_whole
+from favorbench.files import (
+    RUN_MANIFESTS,
+    checked_json,
+    clear_errors,
+    read_regular,
+    refuse_links,
+    write_durable,
+    write_whole,
+)
 from favorbench.formats import shortened
 from favorbench.metrics import METRICS
 
@@ -323,6 +331,8 @@ def _refuse_foreign(path: Path, manifest: Path) -> None:
         raise StoreError(f"{path} is a file, not a directory; use another `out`")
     if path.is_dir() and not manifest.exists():
         if part_paths(path / "trials"):
+            if other := next((name for name in RUN_MANIFESTS if (path / name).exists()), ""):
+                raise StoreError(f"{path} holds another study, which {path / other} describes; use another `out`")
             raise StoreError(
                 f"{path} has trials but no {manifest.name} to say of what; use another `out`, or remove trials"
             )

@@ -57,7 +57,7 @@ def schema(effect: bool) -> pa.Schema:
 MANIFEST, SUMMARY = "manifest.json", "summary.md"
 
 #: Files that only one other command writes, and files to look at.
-_OTHERS = {"model.json": "model", "speed.csv": "speed"}
+_OTHERS = {"recommendation.json": "recommend", "model.json": "model", "speed.csv": "speed"}
 _SUMMARIES = ("summary.md", "summary.csv", "speed.csv", "figures")
 
 
