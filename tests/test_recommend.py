@@ -252,7 +252,7 @@ def test_every_head_gets_its_own_answer(heads):
     assert noise.outcome == "nothing" and noise.bound > 0.05 and not math.isinf(noise.bound)
     assert sentence(found).startswith(
         "1 of 2 heads below 5 %, at "
-    ) and "on h1 nothing reaches it up to size 32: the best is" in sentence(found)
+    ) and "on h1 nothing within the cost limit reaches it up to size 32: the best is" in sentence(found)
     assert "uniform attention has " in sentence(found)
     said = certified_in_words(found)
     assert "for these q, k and v, over the random draws" in said and "are computed, not tested" in said
@@ -404,6 +404,15 @@ def test_over_texts_the_unit_is_the_text():
         recommend some.npz --over texts --maps none --methods clusters => candidates; over texts there are 60
         recommend minilm --over texts => there is one text only
     """)
+
+
+def test_of_settings_that_cost_too_much_nothing_is_claimed(rng):
+    """It said that nothing up to size 15 reaches the target: size 15 does, and was not tried."""
+    ask = {"maps": "none", "methods": "clusters", "num_projections": [2, 15], "probability": 0.5}
+    arrays = tuple(rng.normal(size=(3, 16, 4)) * [[[2.0]], [[2.0]], [[1.0]]])
+    cheap, dear = (fb.recommend(arrays, 0.25, **ask, max_cost=cost) for cost in (1.0, 9.0))
+    assert dear.decisions[0].outcome == "certified" and cheap.decisions[0].dearer == 1
+    assert "on h0 nothing within the cost limit reaches it up to size 15: the best is" in sentence(cheap)
 
 
 def test_another_word_than_texts_is_refused():

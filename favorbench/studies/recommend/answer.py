@@ -117,7 +117,8 @@ def _certified(result: Recommendation, decisions: Sequence[Decision]) -> str:
 
 def _nothing(result: Recommendation, decisions: Sequence[Decision]) -> str:
     """Describe the heads on which nothing is certified: the best setting, compared with uniform attention."""
-    reaches = "nothing is certified" if any(d.undecided for d in decisions) else "nothing reaches it"
+    nothing = "nothing within the cost limit" if any(d.dearer for d in decisions) else "nothing"
+    reaches = f"{nothing} {'is certified' if any(d.undecided for d in decisions) else 'reaches it'}"
     bounds, uniform = [d.bound for d in decisions], [d.uniform for d in decisions]
     sure = "(certified)" if all(map(math.isfinite, bounds)) else "(not all certified)"
     head = f"on {len(decisions)} heads" if len(decisions) > 1 else f"on {decisions[0].head}".replace("on -", "here")
