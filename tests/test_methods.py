@@ -1,6 +1,7 @@
 """Every method, baseline and prefix against its definition (``tests.definitions``), on easy and on hard inputs."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -376,3 +377,15 @@ def test_the_slack_of_a_trusted_output_is_a_share_of_the_range_of_values():
     guarded = GuardedSummary.of(None, None, value)
     assert_allclose(guarded.high - value[1], [8e-6, 2e-15], rtol=1e-3)
     assert_allclose(value[0] - guarded.low, [8e-6, 2e-15], rtol=1e-3)
+
+
+@pytest.mark.parametrize("spec", ["multipole(cells='tree')", "multipole(block=2)"])
+def test_small_blocks_copy_the_keys_of_a_few_at_a_time(spec):
+    """Of all queries at once they would be 512 x 128 keys and values of 64 numbers, 34 MB."""
+    question = problem(22, 512, 512, d=64)
+    tracemalloc.start()
+    try:
+        list(member(spec).estimates(question, (128,), Streams.of(np.random.default_rng(0))))
+        assert tracemalloc.get_traced_memory()[1] < 12e6
+    finally:
+        tracemalloc.stop()

@@ -154,8 +154,8 @@ class Multipole(Centred):
         return clustered * shape.d * passes + pairs + float(np.mean(far)) * voters * shape.d
 
     def width(self, size: int, length: int) -> int:
-        """Large tiles: the overhead of a cell, or of a block, is paid once for each tile."""
-        return max(1, size // 8)
+        """Large tiles: the overhead of a cell, or of a block, is paid once for each tile. A block copies its keys."""
+        return max(1, size // 8, 0 if self.single else 16 * size // self.block)
 
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Block by block, the logits of a block's centroids are computed a second time for the queries that vote."""
