@@ -188,7 +188,7 @@ def test_python_blocks_run(name, module):
             continue
         if (match := re.match(r"# (\w+)\.py\n", block.text)) is not None:
             module(match[1], block.text)
-        exec(compile(block.text, name, "exec"), names)
+        exec(compile(block.text, name, "exec"), {} if match else names)  # the names of a file are its own
 
 
 @pytest.mark.parametrize("size", [1, 2, 61, 62, 63, 64])
