@@ -155,6 +155,12 @@ def test_exact_keys_of_a_tree_are_whole_cells(spec, size):
     assert done == pytest.approx(declared, rel=0.1)
 
 
+@pytest.mark.parametrize("block, n", [(128, 130), (128, 260), (64, 72), (128, 20)])
+def test_the_last_block_of_multipole_is_as_long_as_the_others(block, n):
+    done, said = work_of(get_method(f"multipole(block={block}, cells='tree')"), Shape(n, 256, D, D_V), 32)
+    assert done == pytest.approx(said, rel=0.05)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cells", ["random", "tree"])
 def test_multipole_in_blocks_does_the_products_it_says(tokens, cells, causal):

@@ -41,10 +41,11 @@ METHOD_COSTS = {
     "clusters(order=2)": L * M * D + N * PAIR + N * M * D,
     "sinks(4):clusters": (L - 4) * M * D + N * PAIR + N * 4 * (D + V),
     "multipole": L * (M // 2) * D + N * PAIR,
-    # padding: half a cell, at most 8 exact keys; a fourth of the queries choose among 8 cells; near ones are left out
-    "multipole(block=8)": L * 8 * D + N * (PAIR + 8 * (D + V)) + N // 4 * 8 * D - N * (D + V) * 16 / 25,
+    # padding: half a cell, at most 8 exact keys, and 4 queries, to 104 in 13 blocks; a fourth of the queries choose
+    # among 8 cells; near ones are left out
+    "multipole(block=8)": L * 8 * D + 104 * (PAIR + 8 * (D + V)) + 26 * 8 * D - 104 * (D + V) * 16 / 25,
     # 3 levels to 8 cells, 6 products with a vector each; half a cell of 25 keys is above 8 exact keys, so none is near
-    "multipole(block=8, cells='tree')": 6 * 3 * L * D + N * 8 * (D + V) + N // 4 * 8 * D,
+    "multipole(block=8, cells='tree')": 6 * 3 * L * D + 104 * 8 * (D + V) + 26 * 8 * D,
     "nystrom": ROWS * PAIR + M * M * (V + 1) + M * M * D + M**3 // 2,
     "nystrom(guard='cells')": ROWS * PAIR + M * M * (V + 1) + M * M * D + M**3 // 2 + L * M * D + N * PAIR,
     "wildcat": ROWS * PAIR + M * M * (V + 1) + L * M * D + L * M * M // 2,

@@ -125,7 +125,8 @@ class Multipole(Centred):
         """Add d + d_v for each exact key. A level of a tree is 2 STEPS products of its keys with a vector.
 
         In blocks every VOTERS-th query takes part in the choice, and the centroids of near cells are left out. Blocks
-        are padded to the one with most exact keys, which adds half a cell where cells differ in size.
+        are padded to the one with most exact keys, which adds half a cell where cells differ in size. Without a mask
+        the last block is padded to the length of the others.
         """
         if self.single:
             return super().multiplications(shape, size) + float(shape.n * self.exact_keys(size) * shape.per_pair)
@@ -136,10 +137,11 @@ class Multipole(Centred):
         else:  # whole cells, one more where half of it is below the number of exact keys
             cell = (self.segment if shape.causal else shape.l) / made
             exact = cell * math.ceil(max(exact / cell - 0.5, 0))
-        clustered = shape.l
+        clustered, rows = shape.l, min(self.block, shape.n)
+        queries = shape.n if shape.causal else -(-shape.n // rows) * rows
         if not shape.causal:
             far, keys = count, count + exact * (1 - count / shape.l)
-            pairs = shape.n * keys * pair
+            pairs = queries * keys * pair
         else:
             starts = np.arange(0, shape.l, self.chunk)
             past = starts // self.segment * self.segment
@@ -149,7 +151,7 @@ class Multipole(Centred):
                 far + np.minimum(past, exact) * (1 - count / shape.l) + np.minimum(starts + self.chunk, shape.l) - past
             )
             pairs = float(np.sum(keys * np.minimum(self.chunk, shape.l - starts))) * pair * shape.n / shape.l
-        voters = shape.n * -(-self.block // VOTERS) / self.block
+        voters = queries * -(-rows // VOTERS) / rows
         passes = (1 + self.lloyd) * made if self.cells == "random" else 2 * STEPS * math.ceil(math.log2(made))
         return clustered * shape.d * passes + pairs + float(np.mean(far)) * voters * shape.d
 
