@@ -4,6 +4,7 @@ import itertools
 import math
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scipy import stats
 from favorbench.errors import ScenarioError
 from favorbench.formats import format_bytes, shortened
 from favorbench.numerics import machine
+from favorbench.numerics.arrays import indices_by_share
 from favorbench.numerics.logsum import tiles
 from favorbench.parameters import check_between, check_positive, check_whole
 from favorbench.statistics import mean_interval
@@ -74,6 +76,16 @@ def test_mean_intervals_are_those_of_student():
     low, high = stats.t.interval(0.95, 8, loc=values.mean(), scale=stats.sem(values))
     assert_allclose(mean_interval(values), (values.mean(), low, high), rtol=1e-12)
     assert mean_interval(values[:1])[0] == values[0] and math.isnan(mean_interval(values[:1]).low)
+
+
+def test_draws_by_shares_take_two_bytes_for_each_draw_and_key(rng):
+    shares, uniforms = np.full(4096, 1 / 4096), rng.random(256)
+    tracemalloc.start()
+    try:
+        indices_by_share(shares, uniforms)
+        assert tracemalloc.get_traced_memory()[1] < 3 * 4096 * 256
+    finally:
+        tracemalloc.stop()
 
 
 def test_there_is_memory_and_more_than_all_of_it_is_refused(monkeypatch):

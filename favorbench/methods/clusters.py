@@ -250,6 +250,10 @@ class Centred(KeySummaryMethod):
         far = float(shape.n * size * (shape.d + shape.d_v + (shape.d if self.second_order else 0)))
         return assign + far + chunk_multiplications(shape, shape.d)
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """The rows of the Cholesky factor, over all keys."""
+        return shape.l * self.centres(size) if self.points == "pivots" else 0
+
 
 def growth(length: int, size: int) -> tuple[int, int]:
     """Keys clustered anew, over all times, while a sequence grows to this length, and keys that join existing cells."""

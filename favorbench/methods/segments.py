@@ -233,6 +233,10 @@ class Lara(KeySummaryMethod):
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return float((shape.n + shape.l) * size * shape.d + shape.n * shape.l * size)
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """The densities of all proposals, three times."""
+        return 3 * size * size
+
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         noise = streams.draw(lambda rng: rng.normal(size=(sizes[-1], tokens.key.shape[-1])), tokens.key)
         for size in sizes:

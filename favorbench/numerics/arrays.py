@@ -228,7 +228,7 @@ def indices_by_share(shares: Array, uniforms: Array) -> Array:
     """
     xp = array_namespace(shares)
     below = xp.cumulative_sum(shares, axis=-1)[..., None, :] < uniforms[..., :, None]
-    return xp.clip(xp.sum(xp.astype(below, xp.int64), axis=-1), 0, shares.shape[-1] - 1)
+    return xp.clip(xp.sum(xp.astype(below, xp.int8), axis=-1, dtype=xp.int64), 0, shares.shape[-1] - 1)
 
 
 def take_from(table: np.ndarray, index: Array) -> Array:
