@@ -299,7 +299,7 @@ class StreamingCells:
     def extend(self, stop: int) -> KeySummary:
         """The summary of the first ``stop`` keys."""
         seen, new = self.tokens.part(slice(0, stop)), self.tokens.part(slice(self.known, stop))
-        if stop <= self.size or stop >= 2 * self.made_at:
+        if stop >= 2 * self.made_at:
             self.labels = self._labels(seen)
             self.sums = segment_sums(self._columns(seen), self.labels, self.size)
             self.made_at = stop if stop > self.size else 0
