@@ -16,6 +16,7 @@ from favorbench.numerics.streams import stream
 from favorbench.registry import label
 from favorbench.studies.verify import REFUTED, attention, verify
 from favorbench.studies.verify.checks import judged
+from tests.command_line import run
 from tests.conftest import REPOSITORY
 
 EPS = np.finfo(float).eps
@@ -173,6 +174,15 @@ def test_torch_calibrates_a_batch_as_numpy_does(rng):
     numpy = swept("numpy", **asked).trials
     torch = swept("torch", batch=4, backend="torch", **asked).trials
     assert_allclose(torch["mse"], numpy["mse"], rtol=1e-8)
+
+
+def test_the_file_of_the_calibration_is_described(rng):
+    """With other axes it passes for many heads of few tokens, and the first may have the labels measured."""
+    q, k, v = text(rng, heads=(2,))
+    np.savez("test.npz", q=q, k=k, v=v)
+    np.savez("other.npz", **{name: a.swapaxes(0, 1) + 1.0 for name, a in zip("qkv", (q, k, v), strict=True)})
+    _, _, said = run("sweep --inputs test.npz --maps calibrated:oprf --calibrate other.npz -R 4 --trials 1 --dry-run")
+    assert "frozen: other.npz; 60 heads of 2 tokens each: if it is the other way round, use --layout L,heads,d" in said
 
 
 def test_a_run_belongs_to_its_calibration(rng):

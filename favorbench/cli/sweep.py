@@ -198,8 +198,9 @@ def _say_about_inputs(study: "Study", plan: "Plan") -> None:
             say(f"{given} of the scenario gives way to that of the inputs: {taken}")
     if study.scenario.left_out:
         say(f"left out, as they cannot be causal: {', '.join(study.scenario.left_out)}")
-    if study.scenario.calibrate is not None:
-        say(f"calibrated maps have the parameters of another text, frozen: {study.scenario.calibrate}")
+    if study.calibration is not None:
+        notes = "".join(f"; {note}" for note in study.calibration.law.notes())
+        say(f"calibrated maps have the parameters of another text, frozen: {study.scenario.calibrate}{notes}")
 
 
 def _say_what_went_wrong(results: "Results") -> None:
