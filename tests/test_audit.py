@@ -244,3 +244,11 @@ def test_subjects_that_cannot_be_audited_are_refused_before_measuring():
         audit implementations:mean -R 0 => -R: 0 given
         audit implementations:mean --out . => not a favorbench run
     """)
+
+
+def test_methods_of_one_name_are_refused(module):
+    """The saved run had the rows of one of them alone."""
+    source = "def near(query, key, value, size, rng):\n    return query"
+    module("first", source), module("second", source)
+    with pytest.raises(ScenarioError, match="'second:near' and 'first:near' are both called 'near'"):
+        study_of(["first:near", "second:near"], runs=6, seed=0, inputs="gaussian")

@@ -165,6 +165,14 @@ def test_stated_memory_is_the_memory_that_is_used(monkeypatch):
         tracemalloc.stop()
 
 
+def test_estimators_of_one_name_are_refused(module):
+    """The times of the first were left out."""
+    source = "def near(query, key, value, size, rng):\n    return query"
+    module("first", source), module("second", source)
+    with pytest.raises(ScenarioError, match="'second:near' and 'first:near' are both called 'near'"):
+        speed.study([], [4], [16], 4, 3, methods=["first:near", "first:near", "second:near"])
+
+
 def test_speed_refuses_several_workers():
     with pytest.raises(ScenarioError, match=r"--workers 2: speed times one worker, alone on the machine"):
         CliRunner().invoke(app, ["speed", "--workers", "2"], catch_exceptions=False)

@@ -174,7 +174,7 @@ class Scenario(BaseModel):
         members = [_built_member(key, spec, info) for spec in specs]
         labels = [spec if isinstance(m, Fixed) else label(m) for spec, m in zip(specs, members, strict=True)]
         places = [str(Path(name)) for name in labels] if key == "inputs" else labels  # "./a.npz" is "a.npz"
-        _check_labels(key, specs, places, info.data.get("maps"))
+        check_labels(key, specs, places, info.data.get("maps"))
         return Names.of(labels if key == "inputs" else map(canonical, specs, members), members)
 
     @field_validator("calibrate")
@@ -217,7 +217,7 @@ def _built_member(key: str, spec: str, info: Any) -> Any:
     return held[spec] if spec in held else MEMBERS[key](spec, info.data.get("layout", "heads,L,d"))
 
 
-def _check_labels(key: str, specs: Sequence[str], labels: Sequence[str], maps: Iterable[str] | None) -> None:
+def check_labels(key: str, specs: Sequence[str], labels: Sequence[str], maps: Iterable[str] | None) -> None:
     """Raise ScenarioError if a member has the name of another, or of another kind: their rows would be mixed."""
     taken: dict[str, str] = {}
     if key in ("maps", "methods"):

@@ -18,7 +18,7 @@ import numpy as np
 from favorbench.attention.exact import exact_attention
 from favorbench.attention.linear import linear_attention
 from favorbench.engine.plan import plan
-from favorbench.engine.scenario import Names, load_scenario, override
+from favorbench.engine.scenario import Names, check_labels, load_scenario, override
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, Inputs, get_input
@@ -29,7 +29,7 @@ from favorbench.numerics.backend import to_torch
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import Streams, stream
 from favorbench.progress import Progress
-from favorbench.registry import canonical, import_object, nearest
+from favorbench.registry import canonical, import_object, label, nearest
 from favorbench.results.summary import ROUNDING
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import ORTHOGONAL
@@ -208,6 +208,7 @@ def study_of(
     specs = [
         name if isinstance(subject, Implementation) else canonical(name, subject) for name, subject in members.items()
     ]
+    check_labels("methods", specs, [label(member) for member in members.values()], scenario.maps)
     return Study.of(scenario.model_copy(update={"methods": Names.of(specs, members.values())}))
 
 

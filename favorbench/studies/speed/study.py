@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
+from favorbench.engine.scenario import check_labels
 from favorbench.inputs import Head, get_input
 from favorbench.maps import get_map
 from favorbench.methods import Method, Shape, get_method
@@ -108,6 +109,9 @@ def study(
     """
     backend = backend or Backend()
     backend.check([dtype])
+    maps, methods = (tuple(dict.fromkeys(specs)) for specs in (maps, methods))
+    for key, specs, build in (("maps", maps, get_map), ("methods", methods, get_method)):
+        check_labels(key, specs, [label(build(spec)) for spec in specs], maps)
     timed = [*_sized(map(LinearAttention, map(get_map, maps)), sizes, sizes[0])]
     timed += _sized(map(get_method, methods), sizes, sizes[-1])
     for method, size in timed:
