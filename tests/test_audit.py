@@ -246,6 +246,11 @@ def test_subjects_that_cannot_be_audited_are_refused_before_measuring():
     """)
 
 
+def test_a_function_without_a_signature_is_audited_as_one_of_q_k_v():
+    with pytest.raises(EstimatorError, match="builtins:max failed: ValueError: The truth value"):
+        audit(["builtins:max"], runs=6)
+
+
 def test_methods_of_one_name_are_refused(module):
     """The saved run had the rows of one of them alone."""
     source = "def near(query, key, value, size, rng):\n    return query"

@@ -89,7 +89,10 @@ def subject_of(name: str, method_size: int) -> Subject:
         return _method_subject(name, method_size)
     if not callable(function):
         raise ScenarioError(f"audit: {name!r} is a {type(function).__name__}, not a function of (q, k, v[, omega])")
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # functions written in C have none
+        parameters = ()
     more = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][3:]
     required = [p.default is p.empty for p in more]  # others, such as mask=None, are left alone
     if required == [True, True] or [p.name for p in more] == ["size", "rng"]:
