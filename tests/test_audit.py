@@ -257,3 +257,10 @@ def test_methods_of_one_name_are_refused(module):
     module("first", source), module("second", source)
     with pytest.raises(ScenarioError, match="'second:near' and 'first:near' are both called 'near'"):
         study_of(["first:near", "second:near"], runs=6, seed=0, inputs="gaussian")
+
+
+def test_a_class_of_a_module_takes_parameters():
+    name = "favorbench.methods.clusters:Clusters(lloyd=2)"
+    assert study_of([name], runs=6, seed=0, inputs="gaussian").scenario.methods == (name,)
+    with pytest.raises(ScenarioError, match="'mean' is already built and takes no parameters"):
+        study_of(["implementations:mean(x=2)"], runs=6, seed=0, inputs="gaussian")

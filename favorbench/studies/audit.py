@@ -76,7 +76,7 @@ def subject_of(name: str, method_size: int) -> Subject:
     if name == "performer-pytorch":
         return _performer_pytorch()
     first = name.split(":")[0].partition("(")[0].strip()
-    if first in NAMES["method"]:
+    if first in NAMES["method"] or (":" in name and "(" in name):  # a function has no parameters to give
         return _method_subject(name, method_size)
     if ":" not in name:
         near = nearest(first, [*NAMES["method"], "performer-pytorch"])
