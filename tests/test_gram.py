@@ -322,6 +322,8 @@ MISTAKES = [
     *commands("""
     kernel gausian => unknown kernel 'gausian' (did you mean 'gaussian'?); allowed: gaussian, softmax, polyn
     kernel gaussian --maps trigg => did you mean 'trig'
+    kernel softmax --maps positive,positive() => 'positive()' and 'positive' are both called 'positive'
+    kernel --samplers iid,iid() => 'iid()' and 'iid' are both called 'iid'
     kernel gaussian --maps explicit => unknown map 'explicit'
     kernel polynomial --maps trig => 'trig' given, allowed for the polynomial kernel: explicit, tensorsketch
     kernel cosine --maps tensorsketch => allowed for the cosine kernel: explicit

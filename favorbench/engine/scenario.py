@@ -226,6 +226,11 @@ def check_labels(key: str, specs: Sequence[str], labels: Sequence[str], maps: It
     for name in labels:
         if name in taken:
             raise ScenarioError(f"a {key[:-1]} may not be called {name!r}: that is the name of a {taken[name]}")
+    check_distinct(specs, labels)
+
+
+def check_distinct(specs: Sequence[str], labels: Sequence[str]) -> None:
+    """Raise ScenarioError for two members of one name."""
     for i, name in enumerate(labels):
         if name in labels[:i]:
             raise ScenarioError(f"{specs[i]!r} and {specs[labels.index(name)]!r} are both called {name!r}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from favorbench.engine.scenario import check_distinct
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods.features import LinearAttention
@@ -22,7 +23,7 @@ from favorbench.models.replacements import (
 from favorbench.models.store import ALL
 from favorbench.models.swap import REDRAWS
 from favorbench.parameters import check_name, check_whole
-from favorbench.registry import nearest
+from favorbench.registry import label, nearest
 from favorbench.samplers import get_sampler
 
 EACH = "each"
@@ -76,10 +77,14 @@ class ModelScenario:
     def replacements(self) -> tuple[Replacement, ...]:
         """Every estimator at every size. Raises ScenarioError for an unknown one."""
         requested: list[Replacement] = []
-        for sampler, name in itertools.product(self.samplers, self.maps):
-            get_sampler(sampler)
+        asked = self.maps, self.methods, self.samplers
+        maps, methods, samplers = (tuple(dict.fromkeys(specs)) for specs in asked)
+        check_distinct(maps, [label(get_map(name)) for name in maps])
+        check_distinct(methods, [replacement(name).label for name in methods])
+        check_distinct(samplers, [label(get_sampler(name)) for name in samplers])
+        for sampler, name in itertools.product(samplers, maps):
             requested += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
-        requested += (replacement(name, size) for name in self.methods for size in self.sizes)
+        requested += (replacement(name, size) for name in methods for size in self.sizes)
         kept, fitted = heads_by_layer(self.exact_heads), [item.label for item in requested if item.needs_calibration]
         if kept and fitted:
             raise ScenarioError(f"`exact_heads` with {fitted[0]}: leave one of them out")

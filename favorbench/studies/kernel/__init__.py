@@ -10,6 +10,7 @@ import numpy as np
 import scipy
 
 from favorbench.attention.linear import kernel_estimate
+from favorbench.engine.scenario import check_distinct
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import read_regular
 from favorbench.inputs.heads import check_type, checked
@@ -255,9 +256,12 @@ def _jobs(
     kernel: Kernel, maps: Sequence[str], samplers: Sequence[str], sizes: Sequence[int], points: np.ndarray, budget: str
 ) -> Iterator[_Job]:
     """All jobs. A map with a sample of its own is measured once ("own"), one without randomness once for all R."""
-    laws = {label(law): law for law in map(get_sampler, samplers)}
-    for spec in dict.fromkeys(maps):
-        feature_map = kernel.map(spec)
+    chosen = {spec: get_sampler(spec) for spec in samplers}
+    known = {spec: kernel.map(spec) for spec in maps}
+    check_distinct([*chosen], [label(law) for law in chosen.values()])
+    check_distinct([*known], [shown_name(feature_map) for feature_map in known.values()])
+    laws = {label(law): law for law in chosen.values()}
+    for feature_map in known.values():
         name, kind = shown_name(feature_map), feature_map.randomness
         per = feature_map.features_per_projection if budget == "features" and kind != "none" else 1
         if min(sizes) < per:
