@@ -210,10 +210,11 @@ def _difference(subject: str, claim: str, measured: _OnCase) -> MeasuredClaim:
         seen += int(np.sum(measurable))
     if not seen:
         return MeasuredClaim(subject, claim, None, 0, "no normaliser with a digit left", otherwise=NOT_MEASURABLE)
-    rows = measured.outputs.shape[0] * measured.outputs.shape[1]
-    return MeasuredClaim(
-        subject, claim, largest(ratios), 0, f"error over rounding {largest(ratios):.1e}, {seen} of {rows} rows"
-    )
+    rows, worst = measured.outputs.shape[0] * measured.outputs.shape[1], largest(ratios)
+    detail = f"error over rounding {worst:.1e}, {seen} of {rows} rows"
+    if worst > 1.0 >= ratios[-1]:
+        detail += "; right at the largest R: unless features of fewer are the first of these, set nested = False"
+    return MeasuredClaim(subject, claim, worst, 0, detail)
 
 
 def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: int) -> MeasuredClaim:
