@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -210,6 +211,49 @@ def test_a_worker_that_differs_is_left_out_and_named(tmp_path_factory, monkeypat
     assert re.fullmatch(
         r"worker tcp:\S+: of_two \w{8} there, \w{8} here; install the same; it is left out", left_out[0]
     )
+
+
+def test_a_worker_at_the_address_of_another_is_compared_and_may_be_mended(tmp_path_factory, monkeypatch):
+    """Behind a firewall workers have fixed ports: one of another version computes nothing, until it is replaced."""
+    here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
+    source = "import time\n\ndef mine(query, key, value, size, rng):\n    time.sleep(0.05)\n    return {} + 0 * query\n"
+    for folder, factor in ((here, 1), (there, 2)):
+        (folder / "of_three.py").write_text(source.format(factor))
+    monkeypatch.syspath_prepend(str(here))
+    left_out, scenario, begun = [], small_scenario(methods="of_three:mine", trials=60), []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with cluster("c", 0) as processes:
+
+        def started(folder):
+            path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+            return processes.worker("--worker-port", port, "--host", "127.0.0.1", PYTHONPATH=path)
+
+        def ended(worker):
+            worker.kill()
+            worker.wait()
+
+        def mend(wrong):
+            wait_for(lambda: left_out)
+            ended(wrong)
+            time.sleep(3.0)  # until the run has seen that it is gone
+            started(here)
+
+        def replace(done, total):
+            if done >= 5 and not begun:
+                begun.append(done)
+                ended(good)
+                threading.Thread(target=mend, args=[started(there)], daemon=True).start()
+
+        good = started(here)
+        processes.wait_for_workers(1)
+        with Cluster(processes.address, say=left_out.append) as place:
+            found = sweep(scenario, "run", workers=place, progress=replace)
+    same(sweep(scenario, "alone"), found)
+    sys.modules.pop("of_three", None)
+    (said,) = left_out
+    assert re.fullmatch(rf"worker tcp:\S+:{port}: of_three \w{{8}} there, .* install the same; it is left out", said)
 
 
 def test_a_worker_without_memory_is_named_and_others_compute_its_draws(processes, mine, monkeypatch):

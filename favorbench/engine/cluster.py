@@ -280,7 +280,7 @@ class ClusterPool(Pool):
     def submit(self, task: Task[Any]) -> Future[TaskResult]:
         task.workers = frozenset(self._usable - set(task.failed_on) or self._usable)
         executor = self._client.get_executor(pure=False, workers=sorted(task.workers))
-        return executor.submit(_run_on_worker, self._work, task.items)
+        return executor.submit(_run_on_worker, self._work, self._expected, task.items)
 
     def worker_died(self, error: BaseException) -> bool:
         return super().worker_died(error) or isinstance(error, TimeoutError | ConnectionError)
@@ -291,6 +291,10 @@ class ClusterPool(Pool):
             state.failures = 0
             count_done(self._cluster.machines, state.machine or {}, len(result.results))
         why = f"worker {result.worker}: {_reason(error)}"
+        if isinstance(error, OtherVersion):
+            if not state.left_out:
+                self._leave_out(state, why)
+            return why
         if isinstance(error, WorkerError | MemoryError | OSError):
             state.failures += 1
             if state.failures == MAX_RETRIES and len(self._usable) > 1:
@@ -334,6 +338,8 @@ class ClusterPool(Pool):
         self._heard = time.monotonic()
         self._workers = {worker: WorkerState() for worker in threads} | self._workers
         for worker, state in self._workers.items():
+            if state.left_out and worker in threads and not state.threads:  # started anew, and perhaps mended
+                state.left_out, state.failures = "", 0
             state.threads = threads.get(worker, 0)
             known, waiting = state.machine or state.left_out, state.answer and not state.answer.done()
             if state.threads and not known and not waiting:  # each alone: the answer of one that died takes 30 s
@@ -419,12 +425,22 @@ def _open_file(path: str, label: str, layout: Layout, digest: str) -> File:
     return file
 
 
+class OtherVersion(WorkerError):
+    """A worker has another version of something on which the numbers depend."""
+
+
 def machine_of_worker(backend: Backend, versions: Mapping[str, str]) -> dict[str, Any]:
-    """In a worker: the machine. Raises WorkerError if a version, on which the numbers depend, is another one there."""
-    for name, here in versions.items():
-        if (there := _version(name)) != here:
-            raise WorkerError(f"{name} {there} there, {here} here; install the same")
+    """In a worker: the machine. Raises OtherVersion."""
+    _compare(tuple(versions.items()))
     return {"host": socket.gethostname(), "python": platform.python_version(), **machine(backend)}
+
+
+@functools.lru_cache(maxsize=1)
+def _compare(versions: tuple[tuple[str, str], ...]) -> None:
+    """In a worker: raise OtherVersion where a version there is not that of here."""
+    for name, here in versions:
+        if (there := _version(name)) != here:
+            raise OtherVersion(f"{name} {there} there, {here} here; install the same")
 
 
 def _version(name: str) -> str:
@@ -447,9 +463,14 @@ def _digest(*files: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() + b"\0" for file in files)).hexdigest()[:8]
 
 
-def _run_on_worker(work: bytes, items: Sequence[Any]) -> TaskResult:
-    """In a worker: run a task."""
-    return tasks.run_items(TaskBundle(work, ""), items)._replace(worker=_distributed().get_worker().address)
+def _run_on_worker(work: bytes, versions: Mapping[str, str], items: Sequence[Any]) -> TaskResult:
+    """In a worker: run a task. The worker may have been started at the address of another, whose versions are known."""
+    try:
+        _compare(tuple(versions.items()))
+        result = tasks.run_items(TaskBundle(work, ""), items)
+    except OtherVersion as error:
+        result = TaskResult([], 0.0, error)
+    return result._replace(worker=_distributed().get_worker().address)
 
 
 @functools.cache
