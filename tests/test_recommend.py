@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -317,7 +318,7 @@ def test_processes_search_the_heads_and_the_answer_is_the_same(heads):
         fb.recommend(heads, 0.05, methods="clusters", out=f"{n}", workers=n, progress=report)
         for n, report in reports.items()
     )
-    assert calls == {1: [(0, 2), (1, 2)], 2: [(1, 2), (2, 2), (0, 2), (1, 2)]}  # the rows of all heads come first
+    assert calls == {1: [(0, 2), (1, 2)], 2: [(1, 2), (2, 2)]}
     assert by_two._replace(path=alone.path) == alone and len(alone.decisions) > 1
     with pytest.raises(ScenarioError, match="`workers`: 0 given"):
         fb.recommend(heads, 0.05, workers=0)
@@ -518,6 +519,18 @@ def test_an_interrupted_search_resumes_to_the_same_answer(heads, monkeypatch):
         for name in ("run", "whole")
     )
     pd.testing.assert_frame_equal(ours, theirs)
+
+
+def test_an_interrupted_search_by_workers_has_the_heads_that_are_decided(heads):
+    whole = fb.recommend(heads, 0.3, methods="clusters", maps="none", out="whole")
+
+    def stop(done, total, step=""):
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(1) as executor, pytest.raises(Interrupted) as caught:
+        fb.recommend(heads, 0.3, methods="clusters", maps="none", out="run", workers=executor, progress=stop)
+    first, second = caught.value.found.decisions
+    assert first == whole.decisions[0] and second.outcome == "not finished"
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """Find the cheapest certified setting of each head; saved and resumed like a sweep."""
 
+import contextlib
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from hashlib import sha256
 from pathlib import Path
@@ -231,13 +232,16 @@ def _search_heads(
     task: SearchTask, blank: Recommendation, path: Path, progress: Progress | None, workers: int | Executor | Cluster
 ) -> Recommendation:
     """Search head after head, save the draws and the recommendation."""
-    units, candidates, searches = heads_of(task.plan, task.over), families(task.plan.study), []
+    units, candidates = heads_of(task.plan, task.over), families(task.plan.study)
+    searches: dict[int, HeadSearch] = {}
     with Store(path, task.plan) as store, one_core(), progress_callback(progress, "recommend", "heads") as report:
 
         def answer() -> Recommendation:
-            decisions = [search.decision() for search in searches]
-            complete = len(searches) == len(units) and all(search.finished for search in searches)
-            decisions += [Decision(unit.label) for unit in units[len(searches) :]]
+            decisions = [
+                searches[number].decision() if number in searches else Decision(unit.label)
+                for number, unit in enumerate(units)
+            ]
+            complete = len(searches) == len(units) and all(search.finished for search in searches.values())
             answer = blank._replace(decisions=tuple(decisions), complete=complete)
             store.flush()
             if store.finish():
@@ -246,41 +250,47 @@ def _search_heads(
 
         known = read_trials(store.path).to_dict("records") if store.done().any() else []
         evaluator = CandidateEvaluator(task.metric, known, store.append)
+
+        def search(number: int) -> None:
+            searches[number] = HeadSearch(units[number], candidates, task.rule, task.max_cost, evaluator)
+            searches[number].search()
+
         try:
             if workers != 1 and len(units) > 1:
-                _search_on(workers, task._replace(known=known), units, store, evaluator, report)
-            for done, unit in enumerate(units):
-                report(done, len(units), step=unit.label)
-                searches.append(HeadSearch(unit, candidates, task.rule, task.max_cost, evaluator))
-                searches[-1].search()
+                found = _rows_of_heads(workers, task._replace(known=known), units, store, searches)
+                with contextlib.closing(found):
+                    for number, rows in found:
+                        store.append(rows)
+                        evaluator.remember(rows)
+                        search(number)  # among these rows
+                        report(len(searches), len(units), step=units[number].label)
+                return answer()
+            for number, unit in enumerate(units):
+                report(number, len(units), step=unit.label)
+                search(number)
                 if progress is None:
-                    report(done + 1, len(units))
+                    report(number + 1, len(units))
         except KeyboardInterrupt as interruption:
             raise Interrupted(answer()) from interruption
         return answer()
 
 
-def _search_on(
-    workers: int | Executor | Cluster, task: SearchTask, units: Sequence[HeadDraws], store: Store,
-    evaluator: CandidateEvaluator, report: Progress,
-) -> None:  # fmt: skip
-    """Let workers search every head, and save the rows. The search in this process then reuses them."""
-    study, done = task.plan.study, 0
+def _rows_of_heads(
+    workers: int | Executor | Cluster, task: SearchTask, units: Sequence[HeadDraws], store: Store, done: Sized
+) -> Generator[tuple[int, list[Row]], None, None]:
+    """Let workers search every head; yield the number of each with the rows measured. done: the heads of before."""
+    study = task.plan.study
 
     def missing(why: str, number: int) -> str:
-        return f"heads missing: {len(units) - done}, {why}; one is {units[number].label}; others are saved: run again"
+        left = len(units) - len(done)
+        return f"heads missing: {left}, {why}; one is {units[number].label}; others are saved: run again"
 
     work = rows_of_head, task, iter(range(len(units))), len(units), missing
     if isinstance(workers, Cluster):
         workers.machines = store.machines
-        results = workers.results(*work, study.specs, study.backend)
+        yield from workers.results(*work, study.specs, study.backend)
     else:
-        results = results_of_processes(*work, workers)
-    for number, rows in results:
-        store.append(rows)
-        evaluator.remember(rows)
-        done += 1
-        report(done, len(units), step=units[number].label)
+        yield from results_of_processes(*work, workers)
 
 
 def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
