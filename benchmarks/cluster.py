@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from favorbench.engine.cluster import Cluster, ClusterPool
 from favorbench.run import sweep
@@ -63,11 +64,12 @@ def overhead(connected: Cluster, tasks: int) -> tuple[float, float, float]:
     def now() -> tuple[float, float, float]:
         return time.perf_counter(), connected.client.run_on_scheduler(time.process_time), time.process_time()
 
-    usual, ClusterPool.chunk_seconds = ClusterPool.chunk_seconds, 0.0  # each item is a task
     before = now()
-    results = connected.results(nothing, None, iter(range(tasks)), tasks, lambda why, item: f"{item} is missing, {why}")
-    assert len(list(results)) == tasks
-    ClusterPool.chunk_seconds = usual
+    with patch.object(ClusterPool, "chunk_seconds", 0.0):  # each item is a task
+        results = connected.results(
+            nothing, None, iter(range(tasks)), tasks, lambda why, item: f"{item} is missing, {why}"
+        )
+        assert len(list(results)) == tasks
     clock, scheduler, client = ((end - start) / tasks for start, end in zip(before, now(), strict=True))
     return clock, scheduler, client
 

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("distributed")
 
 import favorbench as fb
-from favorbench.engine.cluster import Cluster, _pack, within
+from favorbench.engine.cluster import Cluster, ClusterPool, WorkerState, _pack, within
 from favorbench.engine.plan import plan
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError, StoreError, WorkerError
@@ -464,6 +464,15 @@ def listening(pids):
 
 def is_loopback(address):
     return address[0] in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize("threads, seconds", [(1, 1.0), (200, 1.0), (1000, 5.0)])
+def test_tasks_are_longer_on_many_workers(threads, seconds):
+    """A scheduler handles 200 tasks a second, not one of each of 1000 workers."""
+    pool = ClusterPool.__new__(ClusterPool)
+    pool._workers = {"a": WorkerState(threads - 1, machine={"cpu": "x"}), "b": WorkerState(1, machine={"cpu": "x"})}
+    pool._workers["c"] = WorkerState(100, left_out="another version")
+    assert (pool.chunk_seconds, pool.slots) == (seconds, 2 * threads)
 
 
 def test_a_call_that_never_returns_is_left():

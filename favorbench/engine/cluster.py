@@ -45,6 +45,8 @@ Value = TypeVar("Value")
 ALLOWED = "an address (tcp://host:8786), the path of a scheduler.json, local:N for N processes on this machine, or none"
 MAX_SENT = 256 << 20  # bytes of input files that are sent; larger ones must be readable by workers, at the same path
 CONNECT_SECONDS = 20.0
+CHUNK_SECONDS = 1.0  # of a task, and ...
+CHUNK_SECONDS_OF_THREAD = 0.005  # ... so much for each of many threads: a scheduler needs 3.5 ms of CPU for a task
 STUCK_SECONDS, STUCK_FACTOR = 10.0, 5.0  # after which, and after how many times the longest task, one is tried again
 
 
@@ -246,8 +248,6 @@ class WorkerState:
 class ClusterPool(Pool):
     """The workers of a cluster that have the same versions as this process. Others are left out, and named."""
 
-    chunk_seconds = 1.0  # a scheduler needs 3.5 ms of CPU for a task
-
     def __init__(self, cluster: Cluster, work: bytes, expected: dict[str, str], backend: Backend) -> None:
         self._cluster, self._client, self._over = cluster, cluster.client, threading.Event()
         self._expected, self._backend = expected, backend
@@ -275,7 +275,15 @@ class ClusterPool(Pool):
 
     @property
     def slots(self) -> int:
-        return 2 * sum(self._workers[worker].threads for worker in self._usable)
+        return 2 * self._threads
+
+    @property
+    def chunk_seconds(self) -> float:
+        return max(CHUNK_SECONDS, CHUNK_SECONDS_OF_THREAD * self._threads)
+
+    @property
+    def _threads(self) -> int:
+        return sum(self._workers[worker].threads for worker in self._usable)
 
     def submit(self, task: Task[Any]) -> Future[TaskResult]:
         task.workers = frozenset(self._usable - set(task.failed_on) or self._usable)

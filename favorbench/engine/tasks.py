@@ -95,9 +95,8 @@ class Task(Generic[Item]):
 
 
 class Pool:
-    """An executor as a place for tasks. chunk_seconds: how long a task should take; 0 is one item for each."""
+    """An executor as a place for tasks."""
 
-    chunk_seconds = 0.0
     name = "the executor"
 
     def __init__(self, bundle: TaskBundle, executor: Executor, slots: int = 1024) -> None:
@@ -107,6 +106,11 @@ class Pool:
     def slots(self) -> int:
         """How many tasks may be submitted at a time."""
         return self._slots
+
+    @property
+    def chunk_seconds(self) -> float:
+        """How long a task should take; 0 is one item for each."""
+        return 0.0
 
     def submit(self, task: Task[Any]) -> Future[TaskResult]:
         """Submit a task. Raises BrokenExecutor where no worker is left."""
@@ -306,8 +310,8 @@ class TaskRun(Generic[Item]):
 
     def _learn(self, items: int, seconds: float) -> None:
         self._lost_in_a_row, self._longest = 0, max(self._longest, seconds)
-        if self._pool.chunk_seconds:
-            fitting = int(items * self._pool.chunk_seconds / max(seconds, 1e-6))
+        if chunk_seconds := self._pool.chunk_seconds:
+            fitting = int(items * chunk_seconds / max(seconds, 1e-6))
             self._chunk = max(1, min(fitting, 2 * items, MAX_CHUNK))
 
     def _lose(self, task: Task[Item]) -> None:
