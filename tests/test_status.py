@@ -50,6 +50,19 @@ def test_a_run_that_was_stopped_says_how_much_is_missing():
     assert code == 1 and "2 of 5" in out and " s " in out and "to resume" in err
 
 
+def test_a_resumed_sweep_announces_the_draws_that_are_missing(monkeypatch):
+    monkeypatch.setattr("favorbench.cli.sweep.LONG", 0.0)
+    command = "sweep --maps positive --samplers iid -R 8 -L 32 -d 4 --trials 5 --out whole"
+    assert "5 draws to compute, about" in run(command)[2]
+    rows = fb.load("whole").trials
+    with Store(Path("whole"), plan(Study.of(as_scenario(None, KEYS)))) as store:
+        for part in store.parts([]):
+            part.path.unlink()
+        store.append(rows[rows["draw"] < 2].astype(object).where(rows.notna(), None).to_dict("records"))
+    assert "3 draws to compute, about" in run(command)[2]
+    assert "to compute" not in run(command)[2]
+
+
 def test_a_run_under_way_is_running_and_one_that_was_killed_is_not():
     process = subprocess.Popen(
         [sys.executable, "-m", "favorbench", "sweep", "-L", "256", "--trials", "5000", "--out", "run", "-q"],

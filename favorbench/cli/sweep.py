@@ -1,5 +1,6 @@
 """favorbench sweep."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -25,6 +26,7 @@ from favorbench.cli.options import (
     and_also,
     option,
 )
+from favorbench.errors import FavorbenchError
 from favorbench.formats import format_bytes, format_seconds, heading, in_shell
 
 if TYPE_CHECKING:
@@ -153,10 +155,11 @@ def sweep(
     from favorbench.run import sweep as run_sweep
 
     if not quiet:
-        expected = cost(plan(study))
-        seconds = expected.seconds / (workers if where == workers else 1)
+        expected, here = cost(plan(study)), where == workers
+        missing = expected.draws - _stored(path, retry_failed)
+        seconds = expected.seconds * missing / expected.draws / (workers if here else 1)
         if seconds > LONG:
-            say(f"{expected.draws} draws to compute, about {format_seconds(seconds)}")
+            say(f"{missing} draws to compute, about {format_seconds(seconds)}{'' if here else ' on one worker'}")
     with resumable(path), console.progress(f"sweep {study.scenario.name}", quiet, "draws") as report:
         results = run_sweep(study, path, where, report, draws_together, retry_failed, cluster="none")
     if not quiet:
@@ -169,6 +172,16 @@ def sweep(
         if not results.scenario.methods and "better" not in set(compared(results.summary)["versus_uniform"]):
             lines += [_other_estimators(study.scenario, results)]
         print_result(False, {}, run_sections(results), lines)
+
+
+def _stored(path: Path, but_failed: bool) -> int:
+    """The draws of a run that are stored. but_failed: without those in which an estimator failed."""
+    from favorbench.results.status import statuses
+
+    with contextlib.suppress(FavorbenchError):  # there is none yet, or it will be refused
+        states = [state for state in statuses(path) if state.run == str(path)]
+        return sum(state.done - (state.failed if but_failed else 0) for state in states)
+    return 0
 
 
 def _other_estimators(scenario: "Scenario", results: "Results") -> str:
