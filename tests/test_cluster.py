@@ -520,6 +520,15 @@ def test_recommendations_are_the_same_and_resumed(processes, rng):
     assert code == 0 and "L = 24" in out and parts() == before
 
 
+def test_a_search_on_a_cluster_does_not_recommend_workers_which_it_refuses(monkeypatch):
+    given = []
+    monkeypatch.setattr("favorbench.cli.choose.with_hint", lambda report, workers: given.append(workers))
+    monkeypatch.setattr("favorbench.studies.recommend.study.recommend", lambda *_, **__: 1 / 0)
+    for flags in ("--cluster local:2", "--workers 2", ""):
+        run(f"recommend gaussian --target 0.5 {flags}")
+    assert given == [0, 2, 1]
+
+
 def test_a_search_that_is_interrupted_names_its_machines(processes, rng):
     np.savez("mine.npz", **random_heads(rng, 3, 24, 4))
 

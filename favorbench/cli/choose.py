@@ -158,7 +158,7 @@ def recommend(
         where = "none" if where == workers else where
     try:
         with console.progress(f"recommend {name}", quiet, unit) as bar:
-            report = bar if of_model else with_hint(bar, workers)
+            report = bar if of_model else with_hint(bar, workers if where == "none" else 0)
             result = run_recommend(
                 None if positional else inputs, target, metric, probability, confidence, max_size, max_cost, maps,
                 methods, samplers, causal, heads, over, out, report, workers, where, model,
@@ -172,7 +172,10 @@ def recommend(
 
 
 def with_hint(report: "Progress | None", workers: int) -> "Progress | None":
-    """Wrap progress over heads: after the first heads, say once how long all will take, if over a minute."""
+    """Wrap progress over heads: after the first heads, say once how long all will take, if over a minute.
+
+    workers: processes of this machine, 0 where a cluster searches.
+    """
     if report is None:
         return None
     start, said = monotonic(), False
