@@ -99,6 +99,9 @@ def test_maps_without_a_closed_form_are_refused(tmp_path):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])
     with pytest.raises(ScenarioError, match="centre:positive: `centre` subtracts the mean of all tokens"):
         study(get_map("centre:positive"), get_sampler("iid"), 8, [0.5], [16])
+    for name in ("saderf", "sderf", "aderf", "aderf-sderf"):
+        with pytest.raises(ScenarioError, match=f"^{name} takes axes from all queries and keys"):
+            study(get_map(name), get_sampler("iid"), 8, [0.5], [16], draws=0)
     found = study(get_map("trig"), get_sampler("orthogonal"), 8, [0.5, 1.0], [16, 64], draws=100)
     assert {f.suffix for f in style.write([chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
 
@@ -138,7 +141,7 @@ def test_rows_of_one_norm_have_the_variance_that_is_stated_for_them(name, kernel
     assert 20 * error < stated[0, 0] and abs(np.sum(x * y)) > 0.1
 
 
-@pytest.mark.parametrize("name", ["hybrid", "sderf", "positive"])
+@pytest.mark.parametrize("name", ["hybrid", "oprf", "positive"])
 def test_a_missing_closed_form_of_dependent_rows_is_called_that(name):
     with pytest.raises(ScenarioError, match=r"dependence on one another .* use iid"):
         study(get_map(name), get_sampler("simplex-plus"), 4, [0.5], [8], draws=0)

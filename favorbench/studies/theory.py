@@ -15,6 +15,7 @@ from favorbench.attention.linear import kernel_estimate, sample_omega
 from favorbench.errors import ScenarioError
 from favorbench.kernels import softmax_kernel
 from favorbench.maps import FeatureMap
+from favorbench.maps.exponential import DenseExponential
 from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
@@ -70,6 +71,11 @@ def study(
         raise ScenarioError(
             f"{label(feature_map)}: `centre` subtracts the mean of all tokens, and this is about one query and key, of "
             "which nothing is left: leave it out, or measure whole sequences with favorbench sweep"
+        )
+    if isinstance(feature_map, DenseExponential) and feature_map.squares:
+        raise ScenarioError(
+            f"{label(feature_map)} takes axes from all queries and keys, and this is about one of each, which it would "
+            "fit far too well: use oprf here, or measure whole sequences with favorbench sweep"
         )
     source = label(sampler)
     if feature_map.randomness == "own":  # its sample is the same under every sampler
