@@ -78,6 +78,20 @@ def test_a_map_with_a_sample_of_its_own_is_the_same_under_every_sampler():
     assert iid == orthogonal and iid.title.startswith("poisson/own")
 
 
+@pytest.mark.parametrize("name", ["poisson", "geometric"])
+@pytest.mark.parametrize("dim, cosine", [(16, 0.0), (15, -0.4), (2, 1.0)])
+def test_a_map_that_knows_the_axes_is_measured_in_random_directions(name, dim, cosine):
+    """On the axes of the coordinates its error would not depend on the norm at cosine 0."""
+    feature_map, law = get_map(name), get_sampler("iid")
+    x, y = pair_at(2.0, dim, cosine)
+    rotations = np.linalg.qr(np.random.default_rng(0).normal(size=(301, dim, dim))).Q
+    variances = np.diagonal(feature_map.relative_variance((x @ rotations)[:, 0], (y @ rotations)[:, 0], 1))
+    studies = [study(feature_map, law, dim, [2.0], [1], cosine, draws=0, seed=seed) for seed in range(20)]
+    ranks = [np.mean(variances < found.points[0].closed_form ** 2) for found in studies]
+    assert studies[0].title.endswith(f"cosine {cosine:g}, one random pair of directions")
+    assert max(ranks) - min(ranks) > 0.5 and 0.3 < np.mean(ranks) < 0.7
+
+
 def test_beyond_the_gate_no_number_is_shown():
     found = study(get_map("positive"), get_sampler("iid"), 8, [0.5, 2.0], [16], draws=500)
     inside, beyond = found.points

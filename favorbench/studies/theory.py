@@ -65,7 +65,8 @@ def study(
     """Closed form and measurement for pairs with |x| = |y| = norm (scaled by d^-1/4) and the cosine between them.
 
     Raises ScenarioError for a map or sampler without a closed form, or an R that the sampler cannot draw. progress is
-    called with the number of draws.
+    called with the number of draws. Under a sampler the directions of x and y do not matter; for a map with a sample of
+    its own, they are drawn.
     """
     if "centre" in label(feature_map).split(":"):
         raise ScenarioError(
@@ -77,14 +78,15 @@ def study(
             f"{label(feature_map)} takes axes from all queries and keys, and this is about one of each, which it would "
             "fit far too well: use oprf here, or measure whole sequences with favorbench sweep"
         )
-    source = label(sampler)
-    if feature_map.randomness == "own":  # its sample is the same under every sampler
+    source, axes = label(sampler), None
+    if feature_map.randomness == "own":  # its sample is the same under every sampler, and not under rotations
         sampler, source = get_sampler("iid"), "own"
+        axes = np.linalg.qr(stream(seed, "theory", "axes").standard_normal((head_dim, 2))).Q.T
     for size in sizes:
         sampler.check(size, head_dim)
     points, needed, gates, done = [], {}, {}, itertools.count()
     with one_core():
-        pairs = {norm: pair_at(norm, head_dim, cosine) for norm in norms}
+        pairs = {norm: pair_at(norm, head_dim, cosine, axes) for norm in norms}
         for norm, pair in pairs.items():
             needed[norm] = projections_for(feature_map, sampler, *pair, target)
             measurable = 0.0 < softmax_kernel(*pair)[0, 0] < np.inf  # else there is no relative error in float64
@@ -101,6 +103,7 @@ def study(
             measured = measured_deviation(feature_map, sampler, *pairs[norm], size, draws, seed, report)
             points[i] = Deviation(norm, size, formula, *measured)
     title = f"{label(feature_map)}/{source}, d = {head_dim}, cosine {cosine:g}"
+    title += ", one random pair of directions" * (axes is not None)
     return TheoryStudy(title, tuple(points), needed, target, draws)
 
 
@@ -145,13 +148,10 @@ def measured_deviation(
     return math.sqrt(variance), low, high
 
 
-def pair_at(norm: float, head_dim: int, cosine: float) -> tuple[np.ndarray, np.ndarray]:
-    """x along the first axis and y in the plane of the first two, each of shape (1, head_dim)."""
-    x, y = np.zeros((2, 1, head_dim))
-    x[0, 0] = norm
-    y[0, 0] = norm * cosine
-    y[0, 1] = norm * math.sqrt(1.0 - cosine**2)
-    return x, y
+def pair_at(norm: float, head_dim: int, cosine: float, axes: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """x along the first of two axes (orthonormal rows) and y in their plane, each of shape (1, head_dim)."""
+    first, second = np.eye(2, head_dim)[:, None] if axes is None else axes[:, None]
+    return norm * first, norm * cosine * first + norm * math.sqrt(1.0 - cosine**2) * second
 
 
 def chart(study: TheoryStudy, name: str) -> style.Chart:
