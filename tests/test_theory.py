@@ -86,7 +86,7 @@ def test_a_map_that_knows_the_axes_is_measured_in_random_directions(name, dim, c
     x, y = pair_at(2.0, dim, cosine)
     rotations = np.linalg.qr(np.random.default_rng(0).normal(size=(301, dim, dim))).Q
     variances = np.diagonal(feature_map.relative_variance((x @ rotations)[:, 0], (y @ rotations)[:, 0], 1))
-    studies = [study(feature_map, law, dim, [2.0], [1], cosine, draws=0, seed=seed) for seed in range(20)]
+    studies = [study(feature_map, law, dim, [2.0], [1], cosine, 1e6, draws=0, seed=seed) for seed in range(20)]
     ranks = [np.mean(variances < found.points[0].closed_form ** 2) for found in studies]
     assert studies[0].title.endswith(f"cosine {cosine:g}, one random pair of directions")
     assert max(ranks) - min(ranks) > 0.5 and 0.3 < np.mean(ranks) < 0.7
@@ -101,6 +101,13 @@ def test_beyond_the_gate_no_number_is_shown():
     x, y = pair_at(2.0, 8, 0.0)
     shown, _, high = measured_deviation(get_map("positive"), get_sampler("iid"), x, y, 16, 500, 0)
     assert high < 0.8 * beyond.closed_form and shown < 0.5 * beyond.closed_form
+
+
+@pytest.mark.parametrize("draws, measured", [(1, False), (2, False), (29, False), (30, True)])
+def test_the_spread_of_a_few_draws_is_no_number(draws, measured):
+    """That of one draw was 0.000."""
+    found = study(get_map("positive"), get_sampler("iid"), 4, [0.5], [2048], draws=draws)
+    assert math.isfinite(found.points[0].measured) == measured
 
 
 def test_what_float64_cannot_hold_is_not_measured():

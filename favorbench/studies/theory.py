@@ -21,7 +21,7 @@ from favorbench.numerics.streams import stream
 from favorbench.progress import Progress
 from favorbench.registry import label
 from favorbench.samplers import Sampler, get_sampler
-from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
+from favorbench.studies.closed_forms import DRAWS_IN_THE_TAIL, draws_needed, projections_for, relative_variance
 from favorbench.users import failures_named
 
 
@@ -92,7 +92,8 @@ def study(
             measurable = 0.0 < softmax_kernel(*pair)[0, 0] < np.inf  # else there is no relative error in float64
             gates[norm] = float(draws_needed(feature_map, *pair)[0, 0]) if measurable else math.inf
             points += [Deviation(norm, size, closed_form(feature_map, sampler, *pair, size)) for size in sizes]
-        inside = [i for i, point in enumerate(points) if draws and gates[point.norm] <= draws * point.num_projections]
+        enough = draws >= DRAWS_IN_THE_TAIL  # the spread of fewer is too small, whatever R
+        inside = [i for i, point in enumerate(points) if enough and gates[point.norm] <= draws * point.num_projections]
 
         def report() -> None:
             if progress:
