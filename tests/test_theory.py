@@ -56,6 +56,7 @@ def test_the_gate_is_the_documented_number_of_draws():
         x, y = pair_at(math.sqrt(v2 / 2), 16, 0.0)
         assert float(draws_needed(get_map("positive"), x, y)[0, 0]) == pytest.approx(draws, rel=0.05)
         assert float(draws_needed(get_map("trig"), x, y)[0, 0]) == 30.0
+        assert float(draws_needed(get_map("phase"), x, x)[0, 0]) == 30.0  # bounded, and not exact where x = y
 
 
 def test_rows_of_fixed_norm_need_fewer_draws():

@@ -122,6 +122,6 @@ def draws_needed(feature_map: FeatureMap, x: np.ndarray, y: np.ndarray, rows: Ro
             return np.full((len(x), len(y)), math.nan)
         argument = np.log1p(variance)
     elif variance is not None:  # it is above that of exp(w.z) where rows also have weights
-        heavier = (argument >= 0) & np.isfinite(variance)
+        heavier = ~np.signbit(argument) & np.isfinite(variance)  # cos(w.z) has -0.0 where x = y
         argument = np.where(heavier, np.maximum(argument, np.log1p(variance)), argument)
     return DRAWS_IN_THE_TAIL / np.where(argument > 0, rows.tail(np.maximum(argument, 0.0), x.shape[-1]), 1.0)
