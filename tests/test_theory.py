@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import threadpoolctl
+from matplotlib.figure import Figure
 
 from favorbench import style
 from favorbench.errors import ScenarioError
@@ -126,6 +127,15 @@ def test_maps_without_a_closed_form_are_refused(tmp_path):
             study(get_map(name), get_sampler("iid"), 8, [0.5], [16], draws=0)
     found = study(get_map("trig"), get_sampler("orthogonal"), 8, [0.5, 1.0], [16, 64], draws=100)
     assert {f.suffix for f in style.write([chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
+
+
+@pytest.mark.parametrize("draws, points", [(0, False), (40, True)])
+def test_a_figure_without_draws_speaks_of_none(draws, points):
+    drawn = chart(study(get_map("trig"), get_sampler("iid"), 4, [0.5], [16], draws=draws), "theory")
+    assert (f"Points: {draws} draws" in drawn.caption) == points
+    ax = Figure().subplots()
+    drawn.panels[0].draw(ax)
+    assert ("not measurable by sampling" in ax.get_legend_handles_labels()[1]) == points
 
 
 def test_progress_counts_draws_and_one_core_is_used():

@@ -157,10 +157,11 @@ def pair_at(norm: float, head_dim: int, cosine: float, axes: np.ndarray | None =
 
 def chart(study: TheoryStudy, name: str) -> style.Chart:
     """Relative standard deviation against R, a series for each norm."""
-    caption = (
-        f"Lines: closed form. Points: {study.draws} draws, 95 % intervals. Hollow: so few draws would "
-        "give a number that is silently too small. R counts projections; x and y are scaled by d^-1/4."
+    measured = (
+        f" Points: {study.draws} draws, 95 % intervals. Hollow: so few draws would give a number that is silently too "
+        "small."
     )
+    caption = f"Lines: closed form.{measured * bool(study.draws)} R counts projections; x and y are scaled by d^-1/4."
     data = pd.DataFrame(study.points)
     panel = style.Panel(study.title, functools.partial(_draw, study, data))
     return style.Chart(name, "Spread of a kernel estimate", caption, [panel], panel_size=(6.8, 4.4), data=data)
@@ -184,7 +185,8 @@ def _draw(study: TheoryStudy, data: pd.DataFrame, ax: Axes) -> None:
         if study.draws:
             gated = rows[~np.isfinite(rows["measured"])]
             ax.plot(gated["num_projections"], gated["closed_form"], color=look["color"], **hollow)
-    ax.plot([], [], color="0.4", label="not measurable by sampling", **hollow)
+    if study.draws:
+        ax.plot([], [], color="0.4", label="not measurable by sampling", **hollow)
     ax.axhline(study.target, color="black", linestyle=":", label=f"target {study.target:g}")
     style.log_limits(ax, [*data["closed_form"], study.target])
     style.number_axis(ax, [*data["num_projections"]])
