@@ -19,6 +19,7 @@ from favorbench.methods import METHODS, Shape
 from favorbench.methods.features import FromMap, LinearAttention
 from favorbench.models.effects import ModelLayer
 from favorbench.models.recorder import differences
+from favorbench.models.replacements import replacement
 from favorbench.studies.recommend.evidence import Rule, certified_bound, fewest_draws
 from favorbench.studies.recommend.search import search
 from tests.conftest import small_scenario
@@ -196,6 +197,15 @@ def test_heads_and_candidates_share_the_confidence(rng):
 def test_an_attention_of_many_heads_costs_many_times_as_much():
     layer = ModelLayer(0, "attention", Shape(N, L, D, V), 12, None, None)
     assert layer.multiplications == 12 * N * L * (D + V)
+
+
+def test_every_item_of_a_batch_counts_with_and_without_padding():
+    """Beside an encoder that hides padding, of every item, a decoder without padding counted one item of a batch."""
+    shape, clusters = Shape(N, L, D, V), replacement("clusters", 2)
+    padded = ModelLayer(0, "encoder", shape, 12, None, None, 2, (shape, shape))
+    plain = ModelLayer(1, "decoder", shape, 12, None, None, 2)
+    assert padded.multiplications == plain.multiplications == 24 * N * L * (D + V)
+    assert padded.work(clusters) == plain.work(clusters) > 0
 
 
 def test_a_head_of_zeros_is_no_difference():

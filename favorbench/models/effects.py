@@ -136,8 +136,8 @@ class ModelLayer:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The shapes of what is computed: padding is not."""
-        return self.parts or (self.shape,)
+        """The shapes of what is computed, one for each item of the batch: padding is not."""
+        return self.parts or (self.shape,) * self.batch
 
     @property
     def multiplications(self) -> float:
