@@ -382,6 +382,11 @@ def test_impossible_requests_are_refused_before_measuring(folder, changed, error
         ({"samplers": ("iid", "iid()")}, ScenarioError, "are both called 'iid'"),
         ({"draws": 0}, ScenarioError, "draws"),
         ({"texts": ()}, InputError, "give one file or more"),
+        (
+            {"maps": (), "methods": (), "recommended": ("rec",), "exact_heads": "L0H0"},
+            ScenarioError,
+            "`exact_heads` are for `maps` and `methods`, and neither is given; `recommended` has its own choices",
+        ),
     ],
 )
 def test_senseless_values_are_one_line(changed, error, said):

@@ -41,8 +41,8 @@ class ModelScenario:
     layers: "all", "each", or numbers of layers that are replaced together, with commas; "all,each" for both. calibrate:
     the text that ``calibrated:`` maps are fitted to. heads: also measure the errors of single heads. recommended:
     directories of ``recommend``; each counts as an estimator. device: of torch. exact_heads: heads such as
-    "L7H6-8,L18H0" that stay exact around every estimator, but not around the references. Raises ScenarioError and
-    InputError.
+    "L7H6-8,L18H0" that stay exact in all maps and methods, but not in the references and in what was recommended.
+    Raises ScenarioError and InputError.
     """
 
     model: str
@@ -88,6 +88,10 @@ class ModelScenario:
         kept, fitted = heads_by_layer(self.exact_heads), [item.label for item in requested if item.needs_calibration]
         if kept and fitted:
             raise ScenarioError(f"`exact_heads` with {fitted[0]}: leave one of them out")
+        if kept and not requested:
+            raise ScenarioError(
+                "`exact_heads` are for `maps` and `methods`, and neither is given; `recommended` has its own choices"
+            )
         requested = [ByHead.but_exact(item, kept) for item in requested]
         names: set[str] = set()
         for path in self.recommended:
