@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,27 @@ def vit():
 
 def words():
     return small_model("vit"), "a text"
+
+
+class Pyramid(torch.nn.Module):
+    def __init__(self, bias=None):
+        super().__init__()
+        self.linear, self.bias = torch.nn.Linear(4, 4), bias
+
+    def forward(self, x):
+        attention = torch.nn.functional.scaled_dot_product_attention
+        x = attention(x, x, x)
+        x = self.linear(x[:, :, ::2])
+        return attention(x, x, x, attn_mask=self.bias)
+
+
+def pyramid(bias=None):
+    torch.manual_seed(0)
+    return Pyramid(bias).eval(), torch.randn(1, 2, 16, 4)
+
+
+def biased():
+    return pyramid(torch.linspace(0, 1, 8).expand(8, 8).clone())
 """
 
 
@@ -57,6 +79,20 @@ def test_a_users_module_is_measured_by_its_output(lines):
     assert found["uniform"]["effect"] > 1e-6 and found["exact"]["effect"] == 0
     assert run("plot out-own")[0] == 0
     assert {file.stem for file in Path("out-own/figures").glob("*.png")} == {"effect"}  # no hidden states are known
+
+
+@pytest.mark.parametrize("asked", ["pyramid --layers 0 --seconds 1", "biased"])
+def test_a_size_may_exceed_the_keys_of_layers_that_stay_exact(module, asked):
+    """Layer 1 has 8 keys; it is not asked for, or has a bias."""
+    module("mine", MODULE)
+    code, out, err = run(f"model mine:{asked} --maps none --methods clusters -R 12 --draws 1 --out out")
+    assert code == 0 and "clusters, m = 12" in out, err
+
+
+def test_a_size_above_the_keys_of_a_replaced_layer_is_refused(module):
+    module("mine", MODULE)
+    asked = shlex.split("model mine:pyramid --maps none --methods clusters -R 12 --draws 1 --layers 0,1 --out out")
+    assert "allowed: at most 8, the number of keys" in refused(*asked)
 
 
 def test_a_figure_without_projected_errors_has_one_panel(module):

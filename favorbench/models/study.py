@@ -195,7 +195,7 @@ class MeasuredModel:
     def check_replacement(self, replacement: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
         name = self.scenario.model
-        causal = any(layer.shape.causal for layer in self.replaceable)
+        causal = any(layer.shape.causal for layer in self.replaceable if layer.index in self.asked)
         for part in replacement.members():
             if part.needs_calibration and self.calibration is None:
                 raise ScenarioError(f"{part.label} is calibrated on another text: give one with `calibrate`")
@@ -205,11 +205,19 @@ class MeasuredModel:
         if missing := {*replacement.needed_layers} - {layer.index for layer in self.first}:
             raise InputError(f"{replacement.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
         for text, layer in ((text, layer) for text, layers in self.layers.items() for layer in layers):
+            if layer.index not in self.asked:
+                continue
             try:
                 for shape in layer.shapes:
                     replacement.check(shape, layer.heads, layer.index)
             except ScenarioError as error:
                 raise ScenarioError(f"{text}: {error}") from None
+
+    @cached_property
+    def asked(self) -> set[int]:
+        """The numbers of the replaceable layers that some set of layers names."""
+        words = {word for layers in self.scenario.layer_sets for word in layers.split(",")}
+        return {layer.index for layer in self.replaceable if words & {ALL, EACH, str(layer.index)}}
 
     @cached_property
     def costed(self) -> list[list[ModelLayer]]:
@@ -347,12 +355,12 @@ class MeasuredModel:
         return self._fitted[replacement]
 
     def time(self, path: Path, repeats: int, replacements: Sequence[Replacement]) -> None:
-        """Time replacements on the first text in its first and middle layer, and store the seconds.
+        """Time replacements on the first text in the first and middle layer that is asked for, and store the seconds.
 
-        In all layers if one of them treats heads differently, so that no two layers stand for the others.
+        In all of these if one of them treats heads differently, so that no two layers stand for the others.
         """
         ready, text = [self.calibrated(item) for item in replacements], next(iter(self.texts.values()))
-        numbers = [layer.index for layer in self.replaceable]
+        numbers = sorted(self.asked)
         if not any(isinstance(item, ByHead) for item in ready):
             numbers = numbers[:: max(1, len(numbers) // 2)][:2]
         heads = heads_in(self.model, text.tokens, numbers)
