@@ -101,7 +101,7 @@ def _explanation(error: BaseException, arguments: list[str]) -> str:
     if memory := next(filter(None, map(_lack_of_memory, reversed(causes))), None):  # libraries add pages to the first
         return memory
     if isinstance(error, ImportError):
-        return f"a library cannot be loaded: {causes[-1]}; install favorbench again"
+        return f"a library cannot be loaded: {causes[-1]}; install favorbench and its extras again"
     if isinstance(error, UnicodeError):
         return f"a name is not valid UTF-8: {text}"
     if isinstance(error, OSError):
