@@ -253,7 +253,7 @@ def model_settings(
 
     sizes: replaces these; sizes that a method does not support are left out.
 
-    Raises ScenarioError as ``study_of`` does, and for sizes none of which a named method supports.
+    Raises ScenarioError as ``study_of`` does, and for a named method that supports none of the sizes.
     """
     default, map_specs, method_specs = _specs(maps, methods, _MODEL_DEFAULTS)
     laws = [get_sampler(name).name for name in _listed("samplers", samplers, True, _MODEL_DEFAULTS)]
