@@ -213,10 +213,13 @@ def _draw_baselines(panel: CurvePanel, ax: Axes, x: str, column: str) -> list[pd
     kept = []
     for number, (name, points) in enumerate(panel.baselines.groupby("estimator", sort=False)):
         points = points.sort_values(x)
-        if x not in AXES and points["num_projections"].isna().all():  # it has no size: a flat line
-            places = sorted(set(panel.estimators[x]))
-            points = pd.concat([points.iloc[[0]]] * len(places)).assign(**{x: places})
-        ax.plot(points[x].astype(float), points[column], **baseline_look(str(name), number))
+        places, look = sorted(set(panel.estimators[x])), baseline_look(str(name), number)
+        flat = x not in AXES and points["num_projections"].isna().all()  # it has no size
+        points = pd.concat([points.iloc[[0]]] * len(places)).assign(**{x: places}) if flat else points
+        if flat and len(places) == 1:  # a line of one point has no length
+            ax.axhline(points[column].iloc[0], **look)
+        else:
+            ax.plot(points[x].astype(float), points[column], **look)
         kept.append(points.assign(series=name))
     return kept
 
