@@ -406,6 +406,10 @@ def test_an_address_that_does_not_answer_is_one_line(monkeypatch):
             assert f"--cluster tcp://127.0.0.1:{port}: no scheduler answers (tried for 2 s); is it running" in line
     line = refused("sweep -R 4 --cluster tls://127.0.0.1:9 --out run")
     assert "TLS expects a ssl_context" in line
+    files = dict.fromkeys(("distributed.comm.tls.ca-file", "distributed.comm.tls.client.cert"), "missing.pem")
+    with pytest.importorskip("dask").config.set(files):
+        line = refused("sweep -R 4 --cluster tls://127.0.0.1:9 --out run")
+    assert "distributed.comm.tls cannot be used: No such file or directory\n" in line
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "soon")
     check_refused("sweep -R 4 --cluster tcp://127.0.0.1:9 => allowed: seconds from 1")
 

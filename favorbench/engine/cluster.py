@@ -198,11 +198,13 @@ class Cluster:
             client = within(limit + 1, lambda: dask.Client(scheduler, timeout=limit, set_as_default=False))
         except socket.gaierror:
             raise self._error(f"no machine is known here as {host!r}; allowed: {ALLOWED}") from None
+        except ScenarioError as error:
+            raise self._error(str(error)) from None
         except Exception as error:
             reason = "what answers there is not a Dask scheduler"  # Dask reads any bytes as a length: MemoryError, ...
             if isinstance(error, OSError):
                 reason = "no scheduler answers"
-            elif isinstance(error, TypeError | RuntimeError | FavorbenchError):  # of the configuration of TLS
+            elif isinstance(error, TypeError | RuntimeError):  # of the configuration of TLS
                 reason = _reason(error)
             raise self._error(f"{reason} (tried for {limit:g} s); is it running, and reachable from here?") from None
         self._stack.callback(client.close, timeout=5)
@@ -496,9 +498,14 @@ def _reach(host: str, address: str, seconds: float) -> None:
 
     socket.getaddrinfo(host, None)
     dask = _distributed()
+    try:
+        arguments = dask.Security().get_connection_args("client")
+    except OSError as error:
+        reason = error.strerror or error
+        raise ScenarioError(f"Dask's configuration distributed.comm.tls cannot be used: {reason}") from None
 
     async def connect() -> None:
-        connection = dask.comm.connect(address, timeout=seconds, **dask.Security().get_connection_args("client"))
+        connection = dask.comm.connect(address, timeout=seconds, **arguments)
         (await asyncio.wait_for(connection, seconds)).abort()
 
     asyncio.run(connect())
