@@ -181,7 +181,7 @@ def test_a_file_that_says_that_it_is_causal_is_measured_so(rng, path):
     as_asked = fb.sweep(QUICK | {"inputs": path, "causal": False}, "other")
     assert set(as_asked.trials["causal"]) == {"no"}
     said = as_asked.manifest["input_files"][0]["notes"][-1]
-    assert said == "its heads are causal, and measured without the mask, as was asked"
+    assert said == "its heads are causal, and measured without the mask, like all inputs of this sweep"
 
 
 def test_a_flag_next_to_the_arrays_is_enough(rng):
@@ -192,7 +192,8 @@ def test_a_flag_next_to_the_arrays_is_enough(rng):
     mixed = fb.load_scenario(None, QUICK | {"inputs": "in.npz,no.npz"})
     study = Study.of(mixed)
     assert not mixed.causal  # one mask for a sweep: the one that is said where they differ
-    assert "without the mask" in input_notes(plan(study), "in.npz", study.inputs["in.npz"].law)[-1]
+    note = input_notes(plan(study), "in.npz", study.inputs["in.npz"].law)[-1]
+    assert "without the mask" in note and "asked" not in note
     said = Study.of(fb.load_scenario(None, QUICK | {"inputs": "no.npz", "causal": True}))
     assert "not causal, and measured with the mask" in input_notes(plan(said), "no.npz", said.inputs["no.npz"].law)[-1]
 

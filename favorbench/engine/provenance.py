@@ -95,7 +95,8 @@ def input_notes(plan: Plan, name: str, law: InputSource) -> list[str]:
         notes.append("its heads are causal, and measured so")
     elif said is not None and said != causal:
         kind = "causal" if said else "not causal"
-        notes.append(f"its heads are {kind}, and measured {'without' if said else 'with'} the mask, as was asked")
+        how = "without" if said else "with"
+        notes.append(f"its heads are {kind}, and measured {how} the mask, like all inputs of this sweep")
     return notes
 
 
