@@ -137,8 +137,10 @@ def check_shapes(query: Array, key: Array, value: Array, causal: bool = False) -
         )
     for name, array in (("query", query), ("key", key), ("value", value)):
         kinds = ("bool", "integral", "real floating")
-        if getattr(array.dtype, "itemsize", 8) > 8 or not array_namespace(array).isdtype(array.dtype, kinds):
-            raise InputError(f"{name} has dtype {array.dtype}: give real numbers of at most 64 bits, such as float64")
+        given = array.dtype
+        unknown = getattr(given, "kind", "") == "V"  # such as bfloat16 of ml_dtypes, at which NumPy's isdtype raises
+        if unknown or getattr(given, "itemsize", 8) > 8 or not array_namespace(array).isdtype(given, kinds):
+            raise InputError(f"{name} has dtype {given}: give real numbers of at most 64 bits, such as float64")
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if min(query.ndim, key.ndim, value.ndim) < 2:
         raise InputError(f"{shapes}: each needs at least 2 axes, (..., length, head_dim)")
