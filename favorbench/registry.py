@@ -274,7 +274,10 @@ def module_digest(name: str) -> str | None:
     The digest that was seen first is kept with the module's specification, which importlib.reload makes anew.
     """
     module = importlib.import_module(name)
-    if not (path := getattr(module, "__file__", None)):
+    path = getattr(module, "__file__", None)
+    if name == "__main__" and not (path and Path(path).is_file()):  # a notebook, whose cells may change unnoticed
+        raise ScenarioError("__main__ has no file: write the estimator into one, such as mine.py, and name mine:NAME")
+    if not path:
         return None
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     loaded = vars(module.__spec__).setdefault("favorbench_digest", digest) if module.__spec__ else digest

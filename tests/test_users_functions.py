@@ -250,3 +250,12 @@ def test_a_cost_that_is_no_number_is_said(stated):
     recommend = f"recommend gaussian --maps none --methods {module}:mine -L 16 -d 2 --target 0.5"
     for command in (sweep, f"{sweep} --budget cost", recommend):
         assert f"mine: its multiplications {COSTS[stated]}" in refused(command)
+
+
+@pytest.mark.parametrize("file", [None, "<stdin>"])
+def test_what_a_notebook_defines_is_refused(monkeypatch, file):
+    """A run could not notice that a cell was edited, and answered with the errors of the function before."""
+    monkeypatch.setattr("__main__.nearest", lambda query, key, value, size, rng: query, raising=False)
+    monkeypatch.setattr("__main__.__file__", file, raising=False)
+    with pytest.raises(ScenarioError, match="__main__ has no file: write the estimator into one"):
+        fb.sweep("quick", maps="none", methods="__main__:nearest", num_projections=[8], trials=1)
