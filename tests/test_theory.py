@@ -117,6 +117,13 @@ def test_what_float64_cannot_hold_is_not_measured():
     assert math.isnan(found.points[0].measured) and found.needed == {30.0: 1}
 
 
+@pytest.mark.parametrize("name, cosine", [("positive", -1.0), ("trig", 1.0)])
+@pytest.mark.parametrize("sampler, dim", [("simplex", 4), ("norm-coupled", 16)])
+def test_where_the_kernel_estimate_is_exact_rounding_leaves_no_negative_variance(name, cosine, sampler, dim):
+    found = study(get_map(name), get_sampler(sampler), dim, [0.0, 0.5, 1.0, 1.5], [16, 64], cosine=cosine, draws=0)
+    assert all(0.0 <= point.closed_form < 1e-6 for point in found.points)
+
+
 def test_maps_without_a_closed_form_are_refused(tmp_path):
     with pytest.raises(ScenarioError, match="no closed form for trig-blog under iid"):
         study(get_map("trig-blog"), get_sampler("iid"), 8, [0.5], [16])
