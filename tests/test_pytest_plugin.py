@@ -138,6 +138,13 @@ def test_stored_errors_must_have_the_same_settings(suite):
     assert "is damaged" in (said := suite()[2]) and "take it from your version control" in said
 
 
+def test_errors_that_cannot_get_worse_are_not_stored(suite):
+    """A check of them could never fail."""
+    passed, failed, out = suite("--favorbench-update", mean="(lambda q, k, v: mean(q, k, v) * [[np.nan], *[[1]] * 39])")
+    assert (passed, failed) == (1, 1) and not Path("test_theirs/mean.json").exists()
+    assert "2 of 2 rows, such as 'h0', have only infinite errors, which cannot get worse: mend the function" in out
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [

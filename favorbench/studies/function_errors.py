@@ -346,7 +346,7 @@ def _measured(
 
 
 def _write(path: Path, settings: MeasurementSettings, rows: Mapping[str, HeadErrors], alpha: float) -> None:
-    """Store errors. Raises ScenarioError if draws are too few to detect a change, StoreError if writing fails.
+    """Store errors. Raises ScenarioError if no change could be detected, StoreError if writing fails.
 
     On a CI server, whose environment has ``CI`` set, nothing is written: a person must look at stored errors.
     """
@@ -357,6 +357,9 @@ def _write(path: Path, settings: MeasurementSettings, rows: Mapping[str, HeadErr
         raise ScenarioError(
             f"draws: {settings.draws} can tell no change of {random} random rows at {alpha:g}; use {needed} or more"
         )
+    if endless := [name for name, row in rows.items() if not np.isfinite(row.errors).any()]:
+        some = f"{len(endless)} of {len(rows)} rows, such as {endless[0]!r},"
+        raise ScenarioError(f"{some} have only infinite errors, which cannot get worse: mend the function first")
     stored = {
         name: plain({"errors": row.errors, "rounding": row.rounding, "dtype": row.dtype}) for name, row in rows.items()
     }
