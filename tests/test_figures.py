@@ -45,12 +45,14 @@ def test_sizes_that_follow_d_have_a_panel_each_against_other_axes():
     assert all({*rows["seq_len"]} == {16, 24} for _, rows in data.groupby(["panel", "series"]))
 
 
-def test_baselines_are_seen_in_panels_of_one_size():
+def test_baselines_and_bands_are_seen_in_panels_of_one_size():
     results = sweep(small_scenario(maps="positive", samplers="iid", num_projections="dlogd", head_dim=[4, 8]))
     for drawing in style.draw(curves.maps(results, "mse")[0]):
         for ax in drawing.axes:
             (uniform,) = (line for line in ax.lines if str(line.get_label()).startswith("uniform"))
             assert np.ptp(np.asarray(uniform.get_xdata(), dtype=float)) > 0
+            (bar,) = (segment for c in ax.collections if hasattr(c, "get_segments") for segment in c.get_segments())
+            assert bar[0, 1] < bar[1, 1]
 
 
 @pytest.mark.rendered

@@ -206,6 +206,8 @@ def line_with_band(
     """Draw a line and, where there is one, the band around it."""
     if band:
         low, high = (np.minimum(np.asarray(end, dtype=float), PLOT_INFINITY) for end in band)
+        if len(low) == 1:  # its band has no width
+            ax.vlines(np.asarray(x, dtype=float), low, high, color=look["color"], alpha=0.3, linewidth=3)
         ax.fill_between(np.asarray(x, dtype=float), low, high, color=look["color"], alpha=alpha, linewidth=0)
     middle = np.asarray(middle, dtype=float)  # a skill of minus infinity is left out: its axis is not cut
     middle = np.nan_to_num(middle, nan=PLOT_INFINITY, posinf=PLOT_INFINITY, neginf=math.nan)

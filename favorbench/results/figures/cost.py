@@ -179,8 +179,6 @@ def _draw(rows: pd.DataFrame, ax: Axes, axis: CostAxis, coloured: Sequence[str],
             band = points["low"], points["high"]
             ratio = points["ratio"].clip(upper=style.PLOT_INFINITY)
             ax.hlines(ratio, points["cost_low"], points["cost_high"], color=look["color"], alpha=0.5, linewidth=1)
-            if len(points) == 1:  # its band has no width
-                ax.vlines(points["cost"], *band, color=look["color"], alpha=0.3, linewidth=3)
         else:
             look["linestyle"] = "none"
         style.line_with_band(ax, points["cost"], points["ratio"], band, 0.1, **look)
