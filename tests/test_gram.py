@@ -288,6 +288,8 @@ BAD_FILES = {
     "points.txt": (b"1,2\n", "ending in .npy or .csv"),
     "empty.csv": (b"\n\n", "it is empty"),
     "headed.csv": (b"a,b\n", "headings only"),
+    "index.csv": (b",a,b\n0,1,2\n", "(index=False)"),  # what pandas writes by default
+    "numbered.csv": (b"0,1\n.5,.5\n", "(header=False)"),
     "word.csv": (b"1,2\n3,four\n", "four"),
     "ragged.csv": (b"1,2\n3\n", "number of columns changed"),
     "latin.csv": (b"1,\xe9\n", "utf-8"),

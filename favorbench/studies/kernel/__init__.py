@@ -85,7 +85,12 @@ def _table(data: bytes) -> np.ndarray:
     lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     if not lines:
         raise ValueError("it is empty")
-    headings = not any(_is_number(cell) for cell in lines[0].split(","))
+    cells = lines[0].split(",")
+    if not cells[0].strip(' "'):
+        raise ValueError("its first column has no heading, as the index that pandas writes: leave it out (index=False)")
+    if len(cells) > 1 and cells == [str(column) for column in range(len(cells))]:
+        raise ValueError("its first line numbers the columns, as pandas does: leave it out (header=False)")
+    headings = not any(_is_number(cell) for cell in cells)
     if len(lines) == headings:
         raise ValueError("it has headings only")
     return np.loadtxt(lines[headings:], delimiter=",", ndmin=2, comments=None)
