@@ -131,6 +131,12 @@ def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng):
     assert get_input("in.npz").notes()[-1] == "'attention_mask' is not used: leave out the tokens that it masks"
 
 
+@pytest.mark.parametrize("name", ["scale", "softmax_scaling", "position_bias", "alibi_slopes", "sinks"])
+def test_what_changes_attention_is_not_ignored_without_a_word(rng, name):
+    np.savez("in.npz", **some(rng, 2), **{name: np.ones(2)})
+    assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v"
+
+
 CAPTURED = {"format": 1, "causal": False, "texts": [{"name": "cc0"}, {"name": "a,b (2)"}]}
 
 
