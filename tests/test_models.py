@@ -1,5 +1,6 @@
 """Models by name, their masks, and the two doors that attention calls come through."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -183,6 +184,23 @@ def test_a_folder(folder, tmp_path):
         tokenise(loaded, files, 33)
     with pytest.raises(InputError, match="two tokens or more"):
         tokenise(loaded, files, 1)
+
+
+@pytest.mark.parametrize("gap, whole", [(" ", False), (" " * 200, True)])
+def test_of_a_long_text_only_the_beginning_is_tokenised(folder, gap, whole):
+    loaded = load(folder())
+    given, tokenizer = [], loaded.tokenizer
+    Path("long.txt").write_text(gap.join(f"w{5 + i % 90}" for i in range(2000)))
+    (file,) = read_texts(["long.txt"])
+    expected = tokenizer(file.content, truncation=True, max_length=8)["input_ids"]
+
+    def recording(text, **options):
+        given.append(len(text))
+        return tokenizer(text, **options)
+
+    recorded = dataclasses.replace(loaded, tokenizer=recording)
+    assert tokenise(recorded, [file], 8)[0].tokens.tolist() == [expected]
+    assert (max(given) == len(file.content)) is whole
 
 
 def test_weights_that_are_replaced_meanwhile_are_an_error(folder, tmp_path, monkeypatch):

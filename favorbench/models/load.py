@@ -390,11 +390,22 @@ def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Tex
     _check_length(loaded, length)
     pieces = []
     for text in texts:
-        tokens = _token_ids(loaded, text, truncation=True, max_length=length, return_tensors="pt")
+        tokens = _first_tokens(loaded, text, length)
         if tokens.shape[-1] < 2:
             raise InputError(f"{text.path}: {tokens.shape[-1]} token(s); attention needs two or more")
         pieces.append(Text(text.name, text.sha256, tokens))
     return pieces
+
+
+def _first_tokens(loaded: Loaded, text: TextFile, length: int) -> Any:
+    """At most ``length`` tokens (1, L). A long text is not tokenised whole, if twice as many characters add nothing."""
+    options = {"truncation": True, "max_length": length, "return_tensors": "pt"}
+    parts = [text._replace(content=text.content[:end]) for end in (64 * length, 128 * length)]
+    if parts[0].content != text.content:
+        less, more = (_token_ids(loaded, part, **options) for part in parts)
+        if less.shape[-1] == length and torch.equal(less, more):
+            return less
+    return _token_ids(loaded, text, **options)
 
 
 def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Text]:
