@@ -247,16 +247,17 @@ def test_where_an_estimator_fails_that_did_not_the_exit_code_is_one(monkeypatch)
 
 def test_other_values_and_declared_versions_are_not_compared(base):
     rng = np.random.default_rng(0)
-    for name in ("one", "two"):
+    arrays = random_heads(rng, 2, 24, 4)
+    files = {"one": arrays, "two": random_heads(rng, 2, 24, 4), "again": {**arrays, "meta": "{}"}}
+    for name in files:
         Path(name).mkdir()
-        np.savez(f"{name}/mine.npz", **random_heads(rng, 2, 24, 4))
-        Path(name, "versioned.py").write_text(f"{MODULE}mine.version = {1 + (name == 'two')}\n")
-    runs = [
-        sweep(small_scenario(inputs=f"{name}/mine.npz", seq_len=None, head_dim=None), f"{name}/run")
-        for name in ("one", "two")
-    ]
-    with pytest.raises(ScenarioError, match=r"no row in common: other q, k, v in mine.npz \(SHA-256 [0-9a-f]{8} / "):
-        comparison(*runs)
+        np.savez(f"{name}/mine.npz", **files[name])
+    first, *others = (
+        sweep(small_scenario(inputs=f"{name}/mine.npz", seq_len=None, head_dim=None), f"{name}/run") for name in files
+    )
+    for other in others:  # the same q, k, v in another file have other draws
+        with pytest.raises(ScenarioError, match=r"in common: other contents of mine.npz \(SHA-256 [0-9a-f]{8} / "):
+            comparison(first, other)
     declared = base._replace(manifest={**base.manifest, "declared_versions": {"clusters": 2}})
     found = comparison(base, declared)
     assert marks(found, "clusters") == {"x"} and marks(found, "positive") == {"="}

@@ -158,11 +158,11 @@ def comparison(
 ) -> RunComparison:
     """Compare two runs row by row: the same cell, estimator and size. ``results.changes`` has the rule of the verdicts.
 
-    Draws are paired where seed and plan make draw i the same in both. Rows are not comparable where q, k, v differ
-    (SHA-256), where a cell has another L, d, number of query rows or dtype, where an estimator declares another
-    ``version``, and where an effect was not measured. estimators: "positive orthogonal,clusters": the first of ``old``
-    against the second of ``new``, at equal sizes; of one run, where ``new`` is left out. Raises ScenarioError for a
-    metric that is not an error, numbers out of range, an unknown estimator, and where nothing can be compared.
+    Draws are paired where seed and plan make draw i the same in both. Rows are not comparable where the contents of an
+    input differ (SHA-256), where a cell has another L, d, number of query rows or dtype, where an estimator declares
+    another ``version``, and where an effect was not measured. estimators: "positive orthogonal,clusters": the first of
+    ``old`` against the second of ``new``, at equal sizes; of one run, where ``new`` is left out. Raises ScenarioError
+    for a metric that is not an error, numbers out of range, an unknown estimator, and where nothing can be compared.
     """
     if metric not in COMPARABLE:
         raise ScenarioError(
@@ -248,7 +248,7 @@ def _other_inputs(runs: Sequence[RunData], key: Key) -> str:
     name = key.cell[CELL.index("input")]
     files: list[Any] = [run.manifest.get("input_files", []) for run in runs]
     old, new = (next((str(file.get("sha256", "")) for file in of if file["input"] == name), "") for of in files)
-    return "" if old == new else f"other q, k, v in {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
+    return "" if old == new else f"other contents of {name} (SHA-256 {old[:8] or 'none'} / {new[:8] or 'none'})"
 
 
 def _may_be_random(run: RunData, name: str, key: Key) -> bool:
