@@ -362,6 +362,7 @@ def test_each_sampler_has_its_own_line(folder):
         ({"maps": ("calibrated:centre:positive",)}, ScenarioError, "give one with `calibrate`"),
         ({"layers": "2"}, ScenarioError, "`layers` 2: .* has 2, 0 to 1"),
         ({"sizes": (30,)}, ScenarioError, "text0: .*size 30 given, allowed: at most 24, the number of keys"),
+        ({"sizes": (30,), "exact_heads": "L0H0"}, ScenarioError, "text0: .*size 30 given, allowed: at most 24"),
         ({"length": 2000}, ModelError, "reads at most 64 tokens"),
     ],
 )

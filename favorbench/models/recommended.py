@@ -77,7 +77,7 @@ class ByHead(Replacement):
         chosen = self.choices.get(layer, {})
         if missing := [head for head in sorted(chosen) if head >= heads]:
             raise InputError(f"{self.label} has a choice for L{layer}H{missing[0]}: this model has {heads} heads there")
-        for member in chosen.values():
+        for member in self._groups(layer, heads):
             member.check(shape, heads, layer)
 
     def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
