@@ -146,6 +146,25 @@ def test_errors_that_cannot_get_worse_are_not_stored(suite):
 
 
 @pytest.mark.parametrize(
+    ("update", "mean", "given", "needed"),
+    [
+        (True, "mean", "size=8, draws=2", 12),  # two draws of a random function
+        (False, "unseeded", "size=8", 14),  # random since it was stored: twelve rows in all
+        (False, "mean", "size=8, alpha=1e-6", 22),
+    ],
+)
+def test_a_check_that_can_never_fail_is_refused(update, mean, given, needed, suite):
+    text = SUITE.replace("size=8", given)
+    if not update:
+        few = SUITE.replace('"mean", inputs', '"mean", (q[[0] * 6], k[[0] * 6], v[[0] * 6]), draws=2')
+        text = few.replace("size=8", given)
+        assert suite("--favorbench-update", text=few)[:2] == (2, 0)
+    passed, failed, out = suite(*["--favorbench-update"] * update, text=text, mean=mean)
+    assert (passed, failed) == (1, 1)
+    assert re.search(rf"can tell no change of \d random rows .* use {needed} or more", out)
+
+
+@pytest.mark.parametrize(
     ("given", "line"),
     [
         ("alpha=0", "alpha must be a number from 1e-12"),

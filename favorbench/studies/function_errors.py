@@ -63,6 +63,11 @@ class HeadErrors(NamedTuple):
     dtype: str
     level: float = 0.0
 
+    @property
+    def random(self) -> bool:
+        """Whether the errors of draws differ; NaN is an infinite error."""
+        return len({math.inf if math.isnan(error) else error for error in self.errors}) > 1
+
 
 @dataclass(frozen=True)
 class FunctionError:
@@ -303,7 +308,7 @@ def check_stored(
 ) -> tuple[list[CheckedRow], str]:  # fmt: skip
     """Compare errors with those in a file, or store them there; returns the rows, and an explanation of a failure.
 
-    settings: its ``inputs`` are set here. Raises ScenarioError.
+    settings: its ``inputs`` are set here. Raises ScenarioError, also if no change could be detected.
     """
     check_between("alpha", alpha, 1e-12, 1.0)
     check_factor("factor", factor)
@@ -314,8 +319,14 @@ def check_stored(
         if problem := settings.differences(stored):
             return [], f"{path} was measured with other settings: {problem}; {HOW_TO_UPDATE}"
         now = _measured(functions, source, settings)
+        random = {name for rows in (before, now) for name, row in rows.items() if name in now and row.random}
+        if random and settings.draws < (needed := fewest_draws(len(random), 1.0 - alpha)):
+            raise ScenarioError(
+                f"draws: {settings.draws} can tell no change of {len(random)} random rows at {alpha:g}; "
+                f"use {needed} or more"
+            )
         if update:
-            _write(path, settings, now, alpha)
+            _write(path, settings, now)
             return [], ""
     except StoreError as error:
         return [], str(error)
@@ -345,18 +356,13 @@ def _measured(
     }
 
 
-def _write(path: Path, settings: MeasurementSettings, rows: Mapping[str, HeadErrors], alpha: float) -> None:
-    """Store errors. Raises ScenarioError if no change could be detected, StoreError if writing fails.
+def _write(path: Path, settings: MeasurementSettings, rows: Mapping[str, HeadErrors]) -> None:
+    """Store errors. Raises ScenarioError if they cannot get worse, StoreError if writing fails.
 
     On a CI server, whose environment has ``CI`` set, nothing is written: a person must look at stored errors.
     """
     if os.environ.get("CI", "").lower() not in ("", "0", "false"):
         raise StoreError(f"{UPDATE} does not write {path} on CI: run it where you work, and commit the file")
-    random = sum(len(row.errors) > 2 for row in rows.values())
-    if random and settings.draws < (needed := fewest_draws(random, 1.0 - alpha)):
-        raise ScenarioError(
-            f"draws: {settings.draws} can tell no change of {random} random rows at {alpha:g}; use {needed} or more"
-        )
     if endless := [name for name, row in rows.items() if not np.isfinite(row.errors).any()]:
         some = f"{len(endless)} of {len(rows)} rows, such as {endless[0]!r},"
         raise ScenarioError(f"{some} have only infinite errors, which cannot get worse: mend the function first")
