@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 _SHARED = pytest.StashKey[set[Path]]()
+_WRITERS = pytest.StashKey[dict[Path, str]]()  # of the files that are written anew, the test of each
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,14 +43,16 @@ def attention_error(request: pytest.FixtureRequest) -> "AttentionErrors":
     """The error of an attention function: ``attention_error(fn)`` measures, ``attention_error.check(fn)`` compares."""
     file, config = _file(request.node), request.config
     shared = file in config.stash.get(_SHARED, set[Path]())
-    return AttentionErrors(file, shared, bool(config.getoption("--favorbench-update")))
+    writers = config.stash.setdefault(_WRITERS, dict[Path, str]())
+    return AttentionErrors(file, shared, bool(config.getoption("--favorbench-update")), request.node.nodeid, writers)
 
 
 class AttentionErrors:
     """The fixture ``attention_error``. file: of stored errors. shared: whether it is that of another test, too."""
 
-    def __init__(self, file: Path, shared: bool, update: bool) -> None:
+    def __init__(self, file: Path, shared: bool, update: bool, test: str, writers: dict[Path, str]) -> None:
         self.file, self.update, self._used = file, update, {file} if shared else set[Path]()
+        self._test, self._writers = test, writers
 
     def __call__(
         self,
@@ -97,7 +100,7 @@ class AttentionErrors:
         if name is not None and not re.fullmatch(r"[\w.-]{1,80}", name):
             raise ScenarioError(f"name: {name!r} given, allowed: letters, digits, '_', '.' and '-', at most 80")
         path = self.file if name is None else self.file.with_name(f"{name}.json")
-        if path in self._used:
+        if path in self._used or (self.update and self._writers.setdefault(path, self._test) != self._test):
             raise ScenarioError(f"name: {path.name} is of another test or check, too: give each its own `name`")
         self._used.add(path)
         settings = MeasurementSettings("", metric, draws, size, seed)

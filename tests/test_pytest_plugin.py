@@ -120,7 +120,8 @@ def test_twice(attention_error):
     passed, failed, out = suite("--favorbench-update", text="import pytest" + text)
     assert (passed, failed) == (0, 5) and len(re.findall(r"E .* is of another test or check, too: give each", out)) == 5
     named = text.replace("exact, inputs", "exact, 'exact', inputs").replace("function, inputs", "function, 'a', inputs")
-    assert suite("--favorbench-update", text="import pytest" + named)[:2] == (4, 1)
+    passed, failed, out = suite("--favorbench-update", text="import pytest" + named)
+    assert (passed, failed) == (2, 3) and "a.json is of another" in out and "exact.json is of another" in out
 
 
 def test_stored_errors_must_have_the_same_settings(suite):
