@@ -1,5 +1,6 @@
 """The cost of a plan, estimated before anything is computed."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -7,7 +8,8 @@ import numpy as np
 
 from favorbench.baselines.members import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
-from favorbench.engine.study import Study, distinct_sizes
+from favorbench.engine.study import CACHE_BYTES, Study, distinct_sizes
+from favorbench.inputs import Fixed
 from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 from favorbench.users import stated_cost
@@ -43,7 +45,7 @@ def cost(plan: Plan) -> PlanCost:
     works = [_work(plan.study, shape) for shape in plan.shapes]
     seconds = sum(work.flops / machine.gemm + work.exps / machine.exp for work in works)
     cells = len({shape._replace(sizes=()) for shape in plan.shapes})
-    memory = 8 * max(work.numbers for work in works)
+    memory = _bytes_of(plan, works) + _bytes_of_inputs(plan)
     return PlanCost(len(plan), trials * sum(work.rows for work in works), cells, memory, trials * seconds)
 
 
@@ -60,12 +62,24 @@ def check_fits(plan: Plan, workers: int = 1) -> None:
     """
     if not workers:
         return
-    worker_bytes = 8 * max(_work(plan.study, shape).numbers for shape in plan.shapes)
-    # This process has loaded its own libraries.
-    needed = worker_bytes if workers == 1 else workers * (worker_bytes + LIBRARIES_BYTES)
+    # This process has loaded its own libraries and inputs.
+    more = 0 if workers == 1 else _bytes_of_inputs(plan) + LIBRARIES_BYTES
+    needed = workers * (_bytes_of(plan, [_work(plan.study, shape) for shape in plan.shapes]) + more)
     what = "this sweep" if workers == 1 else f"this sweep with {workers} `workers`"
     fewer = "" if workers == 1 else " or fewer `workers`"
     check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")
+
+
+def _bytes_of(plan: Plan, works: Iterable[_Work]) -> int:
+    """Bytes of the largest draw, and of the exact answers that a worker keeps for later draws."""
+    kept = {(shape.input, shape.head, shape.scale) for shape in plan.shapes if plan.study.keeps(shape)}
+    answers = 8 * sum(head.query_len * head.d_v for _, head, _ in kept)
+    return 8 * max(work.numbers for work in works) + min(answers, CACHE_BYTES)
+
+
+def _bytes_of_inputs(plan: Plan) -> int:
+    """Bytes of inputs that are whole in the memory of each process."""
+    return sum(law.opened().nbytes for _, law in plan.study.inputs.values() if isinstance(law, Fixed))
 
 
 def _work(study: Study, shape: DrawShape) -> _Work:

@@ -24,7 +24,7 @@ from favorbench.registry import is_ours, source_digest
 from favorbench.samplers import Sampler
 
 if TYPE_CHECKING:
-    from favorbench.engine.plan import Draw
+    from favorbench.engine.plan import Draw, DrawShape
 
 Value = TypeVar("Value")
 
@@ -157,10 +157,14 @@ class Study:
         """The array library and device."""
         return Backend(self.scenario.backend, self.scenario.device)
 
+    def keeps(self, draw: "Draw | DrawShape") -> bool:
+        """Whether all draws of a head share what is not random, so that the cache has it."""
+        whole = self.scenario.rows(draw.head.query_len) == draw.head.query_len
+        return self.inputs[draw.input].law.fixed and whole and not self.backend.batched
+
     def once(self, draw: "Draw", what: tuple[Hashable, ...], compute: Callable[[], Value]) -> Value:
         """Compute something that is not random, or take it from the cache if all draws of the head share it."""
-        fixed = self.inputs[draw.input].law.fixed and self.scenario.rows(draw.head.query_len) == draw.head.query_len
-        if not fixed or self.backend.batched:
+        if not self.keeps(draw):
             return compute()
         return self.kept.get_or_compute((draw.input, draw.head, draw.scale, *what), compute)
 

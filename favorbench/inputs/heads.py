@@ -80,6 +80,12 @@ class Heads:
     gradients: tuple[Stored, Stored] | None = None
     effect: str = ""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are whole in memory: those given, and those of a compressed file."""
+        sources = (axes.stored.source for axes in (self.query, self.key, self.value))
+        return sum(source.nbytes for source in sources if isinstance(source, np.ndarray))
+
     def read(self, head: int, query_len: int, seq_len: int) -> Inputs:
         """One head in float64, checked. Raises InputError."""
         lengths = ((self.query, query_len), (self.key, seq_len), (self.value, seq_len))
