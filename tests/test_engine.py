@@ -92,6 +92,13 @@ def test_time_and_memory_by_hand(monkeypatch):
     assert found.memory_bytes == 8 * (5 * 48 * 4 + 8 * 4 + 8 * (4 + 2))
 
 
+def test_memory_of_the_features_of_a_causal_chunk():
+    """20 features for each projection of hybrid, three times 128 positions at once."""
+    fixed = {"maps": "hybrid", "samplers": "iid", "num_projections": "64", "seq_len": "256", "baselines": "uniform"}
+    whole, causal = (cost(plan(Study.of(small_scenario(**fixed, causal=flag)))).memory_bytes for flag in (False, True))
+    assert causal - whole == 8 * 20 * 64 * (3 * 128 - 1)
+
+
 def test_the_rate_of_a_product_is_of_its_two_flops_for_each_multiplication(monkeypatch):
     ones = np.ones
     monkeypatch.setattr("favorbench.engine.cost.rates", lambda product, flops: (product, flops))

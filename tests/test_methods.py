@@ -382,10 +382,51 @@ def test_the_slack_of_a_trusted_output_is_a_share_of_the_range_of_values():
 @pytest.mark.parametrize("spec", ["multipole(cells='tree')", "multipole(block=2)"])
 def test_small_blocks_copy_the_keys_of_a_few_at_a_time(spec):
     """Of all queries at once they would be 512 x 128 keys and values of 64 numbers, 34 MB."""
-    question = problem(22, 512, 512, d=64)
+    assert peak_of(spec, problem(22, 512, 512, d=64), 128) < 12e6
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["pisa", "xattention", "pbs-attn", "block-sparse(group=1)", "vertical-slash(group=8, rows=64)", "window(8):pisa"],
+)
+def test_logits_by_which_groups_choose_are_those_of_a_few_at_a_time(spec):
+    """A size of 4 has blocks of one key: of all queries at once there would be 2048 x 2048 logits, 34 MB, or more."""
+    assert peak_of(spec, problem(23, 2048, 2048, d=4), 4) < 12e6
+
+
+@pytest.mark.parametrize(
+    "spec, size, causal, length",
+    [
+        ("multipole(block=512)", 64, True, 1024), ("multipole(cells='tree', segment=128)", 256, True, 1024),
+        ("pbs-attn(group=1, rows=64)", 4, True, 1024), ("pisa(block=1)", 4, True, 1024),
+        ("hyperattention", 2048, False, 4096), ("kdeformer", 2048, False, 4096),
+        ("sampled-keys(weights='values')", 4000, False, 4096), ("multipole(block=512)", 512, False, 1024),
+    ],
+)  # fmt: skip
+def test_memory_that_is_stated_beside_tiles(spec, size, causal, length):
+    """Where the smallest tile is a block, a group or a chunk, and flags of all draws. Other parts take a few MB."""
+    question = problem(24, length, length, d=16, causal=causal)
+    stated = 8 * member(spec).matrix_entries(question.shape, size)
+    assert 0.5 * (peak_of(spec, question, size) - 8e6) < stated < 2 * peak_of(spec, question, size)
+
+
+def test_many_features_of_a_projection_are_those_of_a_few_tokens():
+    """hybrid(n=200) has 804: of all tokens at once 2048 x 804 x 16 numbers, 210 MB."""
+    query, key, value = np.random.default_rng(0).normal(size=(3, 2048, 4))
+    sample = fb.sample_omega("iid", 16, 4, np.random.default_rng(1), map="hybrid(n=200)")
     tracemalloc.start()
     try:
-        list(member(spec).estimates(question, (128,), Streams.of(np.random.default_rng(0))))
-        assert tracemalloc.get_traced_memory()[1] < 12e6
+        fb.linear_attention(query, key, value, sample, map="hybrid(n=200)")
+        assert tracemalloc.get_traced_memory()[1] < 120e6
+    finally:
+        tracemalloc.stop()
+
+
+def peak_of(spec, question, size):
+    """Bytes that an estimate holds at most."""
+    tracemalloc.start()
+    try:
+        list(member(spec).estimates(question, (size,), Streams.of(np.random.default_rng(0))))
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

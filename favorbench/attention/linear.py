@@ -269,7 +269,7 @@ def attention_estimates(
         return
     query, key = problem[:2]
     maps = _fitted(maps, omega, query if problem.fit_query is None else problem.fit_query, key, scale)
-    width = max(omega.shape[-2], *(estimator.map.num_features(0, query.shape[-1]) for estimator in maps))
+    width = max(omega.shape[-2], *(_width(estimator, query.shape[-1]) for estimator in maps))
     summaries = _key_summaries(key, problem.value, omega, maps, width, scale)
     for rows in tiles(query.shape[-2], width, query):
         x = query[..., rows, :] * scale
@@ -278,6 +278,12 @@ def attention_estimates(
             blocks = estimator.query_blocks(x, projection, omega)
             # A fixed block counts R times, as there is no factor 1/R.
             yield Tile(index, rows, *quotient(query_sums(blocks, summary, estimator.sizes)))
+
+
+def _width(estimator: SampledMap, head_dim: int) -> int:
+    """The row length that tiles are made for: fixed features, and a 32nd of all where a projection has many."""
+    fixed, every = (estimator.map.num_features(size, head_dim) for size in (0, estimator.sizes[-1]))
+    return max(fixed, every // 32)
 
 
 def _fitted(maps: Sequence[SampledMap], omega: Array, query: Array, key: Array, scale: float) -> Sequence[SampledMap]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from favorbench.attention.causal import CHUNK
 from favorbench.baselines.members import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
 from favorbench.engine.study import CACHE_BYTES, Study, distinct_sizes
@@ -89,13 +90,14 @@ def _work(study: Study, shape: DrawShape) -> _Work:
     measured = study.shape(head)._replace(n=rows_measured)
     held, rows = 0, 0
     for batch in study.batches(shape.sizes, head):
-        columns = 0
+        columns = widest = 0
         for estimator, sizes in batch.members:
             method = estimator.method
             if estimator.kind == "baseline" and method.needs_all_rows and entries > MATRIX_LIMIT:
                 continue
             rows += len(sizes)
             if isinstance(method, LinearAttention):
+                widest = max(widest, method.num_features(sizes[-1].size, dim))
                 columns += method.num_features(sizes[-1].size, dim)
                 continue
             counts = distinct_sizes(sizes)
@@ -105,8 +107,9 @@ def _work(study: Study, shape: DrawShape) -> _Work:
             held = max(held, method.matrix_entries(measured, counts[-1]))
         flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
         exps += EXPS_OF_A_FEATURE * tokens * columns
-        if columns:  # omega, a summary of [v, 1] for each feature, and the features of at least one token
-            held = max(held, batch.width * dim + columns * (dim + 2))
+        if columns:  # omega, a summary of [v, 1] for each feature, and the features of a token, or of a causal chunk
+            chunk = 3 * min(CHUNK, head.seq_len) if measured.causal else 1
+            held = max(held, batch.width * dim + columns * (dim + 1) + widest * chunk)
     return _Work(flops, exps, ARRAYS_OF_INPUTS * tokens * dim + held, rows)
 
 

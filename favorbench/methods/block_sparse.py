@@ -154,8 +154,16 @@ class Sparse(KeySummaryMethod):
         return float(shape.n * shape.l * shape.d)
 
     def width(self, size: int, length: int) -> int:
-        """The keys and values of a group are copied next to one another."""
-        return 4 * size
+        """The keys and values of a group are copied next to one another, and it chooses by logits."""
+        return max(4 * size, self.choice_width(size, length))
+
+    def choice_width(self, size: int, length: int) -> int:
+        """The logits by which a group chooses, for each of its queries."""
+        return int(self.choice_multiplications(Shape(self.group, length, 1, 1), size)) // self.group
+
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """The logits of a group, or of a causal chunk, three times: no tile is smaller."""
+        return 3 * min(self.chunk if shape.causal else self.group, shape.n) * self.choice_width(size, shape.l)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,11 @@ class Hashed(Method):
         pairs = float(queries * (-(-shape.l // blocks) + size - exact))
         return float((shape.n + shape.l) * shape.d * self.projections) + pairs * shape.per_pair
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """The logits of a block, three times: no tile is smaller."""
+        blocks = min(-(-shape.l // self.exact_keys(size)), shape.n)
+        return 3 * -(-shape.n // blocks) * size
+
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
         query, tokens = problem.query, Tokens(problem.key, problem.value)
         xp, d = array_namespace(query), query.shape[-1]
@@ -150,3 +155,7 @@ class KDEformer(Hashed):
     def multiplications(self, shape: Shape, size: int) -> float:
         """Add V^T V, for its norm."""
         return super().multiplications(shape, size) + float(shape.l * shape.d_v * shape.d_v)
+
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """Or two flags for each draw and key."""
+        return max(super().matrix_entries(shape, size), size * shape.l // 4)

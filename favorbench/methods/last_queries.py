@@ -151,4 +151,4 @@ class VerticalSlash(Sparse):
 
     def width(self, size: int, length: int) -> int:
         """Each query has copies of the keys on its diagonals."""
-        return 128 * size
+        return max(128 * size, self.choice_width(size, length))

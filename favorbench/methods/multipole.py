@@ -159,6 +159,16 @@ class Multipole(Centred):
         """Large tiles: the overhead of a cell, or of a block, is paid once for each tile. A block copies its keys."""
         return max(1, size // 8, 0 if self.single else 16 * size // self.block)
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """In blocks, add the logits and the keys of a block; causal, those of a segment, and its exact part."""
+        if self.single:
+            return super().matrix_entries(shape, size)
+        rows, exact = self.block, 0
+        if shape.causal:
+            rows, exact = max(self.chunk, self.segment), 3 * self.chunk * min(self.chunk + self.segment, shape.l)
+        entries = min(rows, shape.n) * size * (3 + 2 * shape.per_pair // self.block) + exact
+        return super().matrix_entries(shape, size) + entries
+
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         """Block by block, the logits of a block's centroids are computed a second time for the queries that vote."""
         voters = 0 if self.single else -(-shape.n // self.block) * -(-self.block // VOTERS)

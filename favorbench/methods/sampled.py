@@ -80,6 +80,10 @@ class SampledKeys(KeySummaryMethod):
         """Logits of every pair."""
         return float(shape.n * shape.l * shape.d)
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """Two flags for each draw by values and key."""
+        return size * shape.l // 4 if self.weights == "values" else 0
+
     def summaries(self, tokens: Tokens, queries: Queries, sizes: Sizes, streams: Streams) -> Iterator[KeySummary]:
         if self.weights == "uniform":
             order = streams.draw(lambda rng: rng.permutation(tokens.length))
