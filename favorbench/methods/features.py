@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from favorbench.attention.causal import chunk_multiplications
+from favorbench.attention.causal import CHUNK, chunk_multiplications
 from favorbench.attention.linear import linear_multiplications
 from favorbench.attention.problem import projection_of
 from favorbench.maps import FeatureMap, Sample
@@ -50,6 +50,11 @@ class FromMap(KeySummaryMethod):
 
     def width(self, size: int, length: int) -> int:
         return max(size, self.wrapped.features_per_projection * size)
+
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """omega, three summaries of [v, 1] for each feature, and the features of a token, or two of a causal chunk."""
+        rows = 2 * min(CHUNK, shape.n) if shape.causal else 1
+        return size * shape.d + self.num_features(size, shape.d) * (3 * (shape.d_v + 1) + rows)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         work = self.wrapped.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)

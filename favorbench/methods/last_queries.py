@@ -152,3 +152,9 @@ class VerticalSlash(Sparse):
     def width(self, size: int, length: int) -> int:
         """Each query has copies of the keys on its diagonals."""
         return max(128 * size, self.choice_width(size, length))
+
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """Add the keys on the diagonals of each query of a group, and their values twice."""
+        rows = min(self.chunk if shape.causal else self.group, shape.n)
+        single = self.attended(size, shape.l) - self.columns_of(size, shape.l)
+        return super().matrix_entries(shape, size) + rows * single * (shape.per_pair + shape.d_v)

@@ -25,6 +25,7 @@ from favorbench.methods.clusters import (
 from favorbench.methods.shared_cells import STEPS, VOTERS, SegmentCells, SharedCells, near_cells, spread_of, tree_cells
 from favorbench.methods.summaries import GrowingSummary, KeySummary, Queries, Tokens
 from favorbench.numerics.arrays import (
+    TILE_ELEMENTS,
     Array,
     Features,
     array_namespace,
@@ -160,9 +161,16 @@ class Multipole(Centred):
         return max(1, size // 8, 0 if self.single else 16 * size // self.block)
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """In blocks, add the logits and the keys of a block; causal, those of a segment, and its exact part."""
+        """In blocks, add the logits and the keys of a block; causal, those of a segment, and its exact part.
+
+        Else a copy of a query, and two sums, for each near cell: of l / centres keys, or causal of as few as one.
+        """
         if self.single:
-            return super().matrix_entries(shape, size)
+            near, rows = self.exact_keys(size), min(CHUNK, shape.n)
+            if not shape.causal:
+                near = -(-near * self.centres(size) // shape.l)
+                rows = min(shape.n, TILE_ELEMENTS // self.width(size, shape.l))
+            return super().matrix_entries(shape, size) + rows * near * (shape.per_pair + shape.d_v)
         rows, exact = self.block, 0
         if shape.causal:
             rows, exact = max(self.chunk, self.segment), 3 * self.chunk * min(self.chunk + self.segment, shape.l)
