@@ -30,10 +30,13 @@ def test_names_and_looks_are_unique():
     "spec, entries",
     [("best-rank", 80_000), ("wildcat", 200 * 16), ("clusters", 0), ("monarch", 2 * (16 * 16 * 7 + 16 * 7 * 13)),
      ("nystromformer", 5 * 16 * 16), ("thinformer", 3 * 1024), ("lara", 3 * 16 * 16),
-     ("clusters(points='pivots')", 200 * 16), ("sinks(4):multipole(exact=0.25, points='pivots')", 200 * 12)],
+     ("clusters(points='pivots')", 200 * 16), ("sinks(4):multipole(exact=0.25, points='pivots')", 200 * 12 + 100 * 24)],
 )  # fmt: skip
 def test_matrices_other_than_inputs_and_outputs_are_counted(spec, entries):
-    """For 100 queries, 200 keys, d = d_v = 8, m = 16. thinformer: 16 buckets of 8 keys, 4 of 16 or one of 32."""
+    """For 100 queries, 200 keys, d = d_v = 8, m = 16. thinformer: 16 buckets of 8 keys, 4 of 16 or one of 32.
+
+    multipole: copies of 100 queries for one near cell each, of 4 exact keys.
+    """
     assert member(spec).matrix_entries(Shape(100, 200, 8, 8), 16) == entries
 
 
