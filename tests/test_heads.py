@@ -164,6 +164,24 @@ def test_long_names_are_broken_before_columns_are_parted():
     assert len(wide.file.getvalue().splitlines()) == 4
 
 
+@pytest.mark.parametrize("width", [50, 80, 110])
+def test_names_of_any_length_leave_room_for_every_number(width):
+    """Two names that differ at their ends, in the second of three columns of labels."""
+    from rich.console import Console
+
+    from favorbench.console import show
+
+    names = [f"sinks(4):window(128):multipole(exact=0.75, block=128, cells='tree', segment={n})" for n in (128, 256)]
+    values = {f"R = {size}": f"{size}.5e-300" for size in (16, 32, 64, 128, 256, 512)}
+    console = Console(width=width, file=StringIO())
+    rows = [{"change": "=", "estimator": name, "sampler": "orthogonal"} | values for name in [*names, "uniform"]]
+    show(console, [Section(rows=rows, labels=3)])
+    text = console.file.getvalue()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert all(text.count(value) == 3 for value in values.values())
+    assert text.count("segment=128)") == text.count("segment=256)") == text.count("uniform") == text.count("change")
+
+
 def test_a_run_of_bounds_alone_has_no_map_of_heads():
     arrays = np.random.default_rng(1).normal(size=(3, 7, 24, 4))
     np.savez("layers.npz", **dict(zip("qkv", arrays, strict=True)), layer=np.arange(7) // 4, head=np.arange(7) % 4)

@@ -438,6 +438,8 @@ def test_a_page_of_two_runs_has_every_row_of_their_comparison():
     verdicts = {name: {row[0] for row in rows if row[1].startswith(name)} for name in ("positive", "trig", "uniform")}
     assert verdicts == {"positive": {"+ worse"}, "trig": {"- better"}, "uniform": {"= same bits"}}
     assert [tag for tag, _ in read.tags].count("svg") == 2
+    clips = [dict(attributes)["id"] for tag, attributes in read.tags if tag.lower() == "clippath"]
+    assert len(set(clips)) == len(clips) >= 2  # a browser takes the first of two with one id, of another figure
     text = html.unescape(re.sub(r"<[^>]+>", "", pages.comparison_page(found).html))
     assert all(sentence in text for sentence in comparison_sentences(found))
 

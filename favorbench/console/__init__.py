@@ -145,15 +145,19 @@ def show(console: Console, sections: Iterable[Section]) -> None:
 
 
 def _show_table(console: Console, section: Section) -> None:
-    """A table; long names are broken where the other columns then fit, and columns that do not fit follow below."""
+    """A table; long names are broken to make room for the other columns, and those that do not fit follow below."""
     names = list(section.rows[0])
     columns = {name: _aligned(section, name) for name in names}
     widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
     labels, rest = names[: section.labels], names[section.labels :]
-    left = console.width - sum(2 + widths[name] for name in names[1:])
-    if NARROWEST <= left < widths[names[0]]:
-        columns[names[0]] = [_broken(text, left) for text in columns[names[0]]]
-        widths[names[0]] = left
+    longest = max(labels or names[:1], key=widths.__getitem__)
+    left = console.width - sum(2 + widths[name] for name in names if name != longest)
+    if left < NARROWEST:  # there is no room for all columns; for the widest beside the labels there must be
+        beside = [*(widths[name] for name in labels if name != longest), max(map(widths.__getitem__, rest), default=0)]
+        left = max(NARROWEST, min(console.width // 2, console.width - sum(2 + width for width in beside)))
+    if left < widths[longest]:
+        columns[longest] = [_broken(text, left) for text in columns[longest]]
+        widths[longest] = left
     for i, group in enumerate(_groups(console.width - sum(2 + widths[name] for name in labels), rest, widths)):
         if i:
             console.print()

@@ -5,6 +5,7 @@ import io
 import re
 import textwrap
 import warnings
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -289,7 +290,8 @@ def _small_png(image: io.BytesIO, metadata: dict[str, Any], dpi: int) -> bytes:
 
 def page_svg(drawing: Drawing) -> str:
     """A drawing as inline SVG: without fonts, files or style sheets; its colours are CSS variables (``page_css``)."""
-    text = _image(drawing, "svg", drawing.chart.name, transparent=True).decode()
+    name = f"{drawing.chart.name}-{zlib.crc32(drawing.chart.title.encode()):x}"  # the name alone may be on a page twice
+    text = _image(drawing, "svg", name, transparent=True).decode()
     described = f'role="img" aria-label="{html.escape(drawing.chart.title)}" fill="{_variable("#000000")}"'
     text = text[text.index("<svg ") :]
     text = re.sub(r"(?s)<title>.*?</title>|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
