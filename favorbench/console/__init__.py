@@ -152,7 +152,7 @@ def _show_table(console: Console, section: Section) -> None:
     labels, rest = names[: section.labels], names[section.labels :]
     longest = max(labels or names[:1], key=widths.__getitem__)
     left = console.width - sum(2 + widths[name] for name in names if name != longest)
-    if left < NARROWEST:  # there is no room for all columns; for the widest beside the labels there must be
+    if left < NARROWEST:  # not all columns fit: leave room for the widest of them
         beside = [*(widths[name] for name in labels if name != longest), max(map(widths.__getitem__, rest), default=0)]
         left = max(NARROWEST, min(console.width // 2, console.width - sum(2 + width for width in beside)))
     if left < widths[longest]:

@@ -52,7 +52,7 @@ class FromMap(KeySummaryMethod):
         return max(size, self.wrapped.features_per_projection * size)
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """omega, three summaries of [v, 1] for each feature, and the features of a token, or two of a causal chunk."""
+        """omega, three summaries of [v, 1] for each feature, and features: of one token, causal twice of a chunk."""
         rows = 2 * min(CHUNK, shape.n) if shape.causal else 1
         return size * shape.d + self.num_features(size, shape.d) * (3 * (shape.d_v + 1) + rows)
 

@@ -163,7 +163,8 @@ class Multipole(Centred):
     def matrix_entries(self, shape: Shape, size: int) -> int:
         """In blocks, add the logits and the keys of a block; causal, those of a segment, and its exact part.
 
-        Else a copy of a query, and two sums, for each near cell: of l / centres keys, or causal of as few as one.
+        Where each query has separate near cells: a copy of it and two sums for each of these. A cell has l / centres
+        keys, in causal attention as few as one.
         """
         if self.single:
             near, rows = self.exact_keys(size), min(CHUNK, shape.n)

@@ -398,7 +398,7 @@ def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Tex
 
 
 def _first_tokens(loaded: Loaded, text: TextFile, length: int) -> Any:
-    """At most ``length`` tokens (1, L). A long text is not tokenised whole, if twice as many characters add nothing."""
+    """At most ``length`` tokens (1, L), of the beginning of a long text if twice as much of it has the same ones."""
     options = {"truncation": True, "max_length": length, "return_tensors": "pt"}
     parts = [text._replace(content=text.content[:end]) for end in (64 * length, 128 * length)]
     if parts[0].content != text.content:
