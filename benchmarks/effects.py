@@ -33,11 +33,11 @@ GRADIENTS = 16
 
 @functools.lru_cache(maxsize=2)
 def gradients(model: MeasuredModel, text: str) -> dict[int, Tensor]:
-    """Gradients of a text, by layer (draws, heads, n, d_v)."""
+    """Gradients of a text, by layer (draws, B, heads, n, d_v)."""
     forward = partial(model.model, model.texts[text].tokens, use_cache=False)
     numbers = [layer.index for layer in model.replaceable]
     parts = list(gradient_draws(model.model, forward, numbers, GRADIENTS, stream(0, "gradients"))[1])
-    return {layer: torch.stack([part[layer][0] for part in parts]) for layer in numbers}
+    return {layer: torch.stack([part[layer] for part in parts]) for layer in numbers}
 
 
 class Comparison:

@@ -1,4 +1,4 @@
-"""The benchmark of a GPU: its rehearsal on torch's CPU build, and that it refuses wrong numbers."""
+"""The benchmark of a GPU, rehearsed on torch's CPU build, refuses wrong numbers; that of effects prints its table."""
 
 import sys
 
@@ -40,3 +40,17 @@ def test_wrong_numbers_are_not_timed(monkeypatch, capsys):
         run(monkeypatch, "--quick")
     said = capsys.readouterr().out
     assert said.count("WRONG") == 1 and "blog's table" not in said
+
+
+def test_predicted_and_measured_effects_of_texts(tmp_path, monkeypatch, capsys):
+    """The command of docs/own-model.md: a row for each text and size, all of it numbers."""
+    from benchmarks import effects
+    from tests.small_models import small_folder, small_text
+
+    texts = [str(small_text(tmp_path / f"{name}.txt", start=start)) for start, name in enumerate("ab", 5)]
+    model = str(small_folder(tmp_path / "model"))
+    monkeypatch.setattr(sys, "argv", ["effects", model, *texts, "-L", "24", "--sizes", "4,8"])
+    assert effects.main() == 0
+    title, _, *rows = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert [row[:2] for row in rows] == [[f"{text}#0", size] for text in "ab" for size in "48"]
+    assert all(len(row) == len(title) and float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
