@@ -500,14 +500,24 @@ def test_attention_that_chooses_keys_by_itself_is_refused(tokens, name):
             model(tokens, use_cache=False, **{name: torch.arange(3)})
 
 
+REFUSED = "Reader is computed again for gradients: call it without checkpoints"
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_layers_that_are_computed_again_for_gradients_are_refused(reentrant):
     """They would be exact then, and gradients those of another function."""
     model, x = Reader(), torch.randn(1, 24, 4, requires_grad=True)
-    with replace_attention(model, "elu", num_projections=4):
-        output = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant)
-        with pytest.raises(ModelError, match="Reader is computed again for gradients: call it without checkpoints"):
-            output.sum().backward()
+    with pytest.raises(ModelError, match=REFUSED), replace_attention(model, "elu", num_projections=4):
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+
+
+def test_a_reentrant_checkpoint_is_refused_before_gradients_are_computed_after_the_context():
+    """They were those of exact attention, without a word. Without gradients nothing is computed again."""
+    model, x = Reader(), torch.randn(1, 24, 4, requires_grad=True)
+    with pytest.raises(ModelError, match=REFUSED), replace_attention(model, "elu", num_projections=4):
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True)
+    with pytest.warns(UserWarning, match="None of the inputs"), replace_attention(model, "elu", num_projections=4):
+        torch.utils.checkpoint.checkpoint(model, x.detach(), use_reentrant=True)
 
 
 def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_two_inputs():

@@ -195,7 +195,7 @@ class AttentionHook:
         """
         if not self._is_here():
             raise ModelError(f"{type(module).__name__} runs in another thread: replace its attention in that thread")
-        if torch._C._current_graph_task_id() >= 0:  # the mode does not hold in there
+        if torch._C._current_graph_task_id() >= 0 or _is_computed_again():  # the mode does not hold in there
             raise ModelError(f"{type(module).__name__} is computed again for gradients: call it without checkpoints")
         self.ran.add(module)
         if not self.running or module is self.running[0][0]:  # after an interrupt torch does not call `leave`
@@ -216,6 +216,15 @@ class AttentionHook:
     def _is_here(self) -> bool:
         """Whether this is the context's thread, and no other task in it. asyncio.to_thread copies the hooks."""
         return threading.get_ident() == self._thread and self in _HOOKS.get()
+
+
+def _is_computed_again() -> bool:
+    """Whether a reentrant checkpoint of torch calls, which calls again for gradients, maybe after the context."""
+    frame, checkpoint = sys._getframe(), torch.utils.checkpoint.CheckpointFunction.forward.__code__
+    while not torch.is_grad_enabled() and (frame := frame.f_back):
+        if frame.f_code is checkpoint:
+            return any(frame.f_locals["ctx"].needs_input_grad)
+    return False
 
 
 def _identity(mask: Any) -> tuple[Any, ...]:
