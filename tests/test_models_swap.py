@@ -690,6 +690,20 @@ def test_contexts_and_threads_of_one_model_do_not_meet(tokens):
     assert torch.equal(hidden(model, tokens), own) and torch.equal(hidden(other, tokens), exact)
 
 
+def test_contexts_of_torch_modules_end_in_any_order():
+    """As in two tasks of asyncio: the first to end took away the hook of the other, whose attention was exact again."""
+    x = torch.ones(1, 8, 4)
+    contexts = [(model := Reader(), replace_attention(model, method="removed")) for _ in range(3)]
+    for _, context in contexts:
+        context.__enter__()
+    while contexts:
+        assert not any(model(x).any() for model, _ in contexts)
+        model, context = contexts.pop(0)
+        context.__exit__(None, None, None)
+        assert model(x).all()
+    assert not torch._C._len_torch_function_stack()
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
 def test_a_copy_of_a_model_with_replaced_attention_is_refused(tokens, copied):
     with replace_attention(model := bert(), method="uniform"):

@@ -245,6 +245,14 @@ def _functional_mode(hook: AttentionHook) -> Any:
                 return own()
             return _answer_functional(hook, own, *arguments, **keywords or {})
 
+        def __exit__(self, *_: Any) -> None:
+            """Contexts may end in any order, where torch ends the last."""
+            later = []
+            while torch._C._len_torch_function_stack() and (mode := torch.overrides._pop_mode()) is not self:
+                later.append(mode)
+            for mode in reversed(later):
+                torch.overrides._push_mode(mode)
+
     return Mode()
 
 
