@@ -433,6 +433,13 @@ def test_a_full_stdout_is_said():
     assert done.stderr == "favorbench: cannot write the output: No space left on device\n"
 
 
+def test_output_that_is_cut_off_is_an_error_where_python_does_not_buffer():
+    """python -u writes once, and drops what a full disk, here a small limit, does not take."""
+    line = f"ulimit -f 1; {COMMAND} list maps > out"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    assert (done.returncode, done.stderr) == (2, "favorbench: cannot write the output: File too large\n")
+
+
 def test_a_folder_is_no_file_to_write():
     run("sweep --maps positive -R 4 -L 8 -d 2 --trials 1 --out run")
     for folder in ("", ".", "/"):
