@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
 from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler
@@ -428,6 +429,20 @@ def test_the_figure_file_holds_its_numbers():
     )
     gap = found.gaps()[0]
     assert data.loc[("iid", gap.num_features), "closed_form"] == pytest.approx(gap.expected * gap.num_features)
+
+
+def test_a_figure_of_one_size_shows_closed_forms_and_many_maps_those_that_cannot_be_measured():
+    from favorbench.studies.kernel import figure as gram
+
+    maps = ["trig", "phase", "hyperbolic", "positive", "positive-eps"]
+    found = study(GaussianKernel(0.3), maps, ["iid", "orthogonal"], [8], POINTS, 2)
+    assert isinstance(found, GramStudy)
+    ax = Figure().subplots()
+    gram.chart(found, "kernel").panels[0].draw(ax)
+    dashes = [line for line in ax.lines if line.get_marker() == "_" and len(line.get_xdata()) == 1]
+    assert len(dashes) > sum(not math.isnan(cell.expected) for cell in found.cells)  # "best of that rank", too
+    faint = [bars.lines[0].get_alpha() is not None for bars in ax.containers]
+    assert faint == [not cell.measurable for cell in found.cells] and {*faint} == {True, False}
 
 
 OWN_MAPS = """

@@ -143,6 +143,7 @@ def test_a_figure_without_draws_speaks_of_none(draws, points):
     ax = Figure().subplots()
     drawn.panels[0].draw(ax)
     assert ("not measurable by sampling" in ax.get_legend_handles_labels()[1]) == points
+    assert ax.lines[0].get_marker() == "_"  # the closed form: no line shows a single R
 
 
 def test_progress_counts_draws_and_one_core_is_used():

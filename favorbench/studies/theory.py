@@ -173,8 +173,8 @@ def _draw(study: TheoryStudy, data: pd.DataFrame, ax: Axes) -> None:
     hollow = {"linestyle": "none", "marker": "o", "markerfacecolor": "white", "markersize": style.scaled(8)}
     for i, norm in enumerate(study.needed):
         rows, look = finite[finite["norm"] == norm], style.series_look(i)
-        ax.plot(
-            rows["num_projections"], rows["closed_form"], color=look["color"], linestyle=look["linestyle"],
+        style.line_with_band(
+            ax, rows["num_projections"], rows["closed_form"], color=look["color"], linestyle=look["linestyle"],
             label=f"|x| = |y| = {norm:g}",
         )  # fmt: skip
         sampled = data[(data["norm"] == norm) & np.isfinite(data["measured"])]

@@ -203,7 +203,7 @@ PLOT_INFINITY = 1e100  # drawn in place of infinity and NaN, which matplotlib le
 def line_with_band(
     ax: Axes, x: Any, middle: Any, band: tuple[Any, Any] | None = None, alpha: float = 0.13, **look: Any
 ) -> None:
-    """Draw a line and, where there is one, the band around it."""
+    """Draw a line and, where there is one, the band around it; a single point without a marker is a dash."""
     if band:
         low, high = (np.minimum(np.asarray(end, dtype=float), PLOT_INFINITY) for end in band)
         if len(low) == 1:  # its band has no width
@@ -211,7 +211,8 @@ def line_with_band(
         ax.fill_between(np.asarray(x, dtype=float), low, high, color=look["color"], alpha=alpha, linewidth=0)
     middle = np.asarray(middle, dtype=float)  # a skill of minus infinity is left out: its axis is not cut
     middle = np.nan_to_num(middle, nan=PLOT_INFINITY, posinf=PLOT_INFINITY, neginf=math.nan)
-    ax.plot(np.asarray(x, dtype=float), middle, **look)
+    dash = {"marker": "_", "markersize": scaled(14)} if len(middle) == 1 else {}
+    ax.plot(np.asarray(x, dtype=float), middle, **dash | look)
 
 
 def log_limits(ax: Axes, values: Sequence[float], fill: Sequence[float] = (), most: float = math.inf) -> None:

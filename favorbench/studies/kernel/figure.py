@@ -29,7 +29,7 @@ def chart(study: GramStudy, name: str) -> style.Chart:
                 "is positive: trig is better, whatever the points."
             )
     if not all(cell.measurable for cell in study.cells):
-        text += " Hollow: so few draws cannot measure it, and show too little."
+        text += " Faint: so few draws cannot measure it, and show too little."
     width = 4.6 if len(gaps) else 6.8
     return style.Chart(name, "Error of the Gram matrix", text, panels, len(panels), (width, 4.2))
 
@@ -40,12 +40,12 @@ def _errors(study: GramStudy, ax: Axes) -> pd.DataFrame:
         label = cell.map if cell.sampler in ("own", "none") else f"{cell.map}, {cell.sampler}"
         points = (max(square, 0.0) ** 0.5 for square in cell.squared)
         rows.append((label, cell.num_features, "error", *points, cell.expected, not cell.measurable))
-    data = pd.DataFrame(rows, columns=[*COLUMNS, "hollow"])
+    data = pd.DataFrame(rows, columns=[*COLUMNS, "faint"])
     for i, (label, cells) in enumerate(data.groupby("series", sort=False)):
         _measured(ax, cells, i, str(label), study.draws > 1)
     ax.axhline(study.mean_error, color="black", linestyle="--", label="mean of K", zorder=1.5)
     best = pd.Series({cell.num_features: cell.best for cell in study.cells if cell.best > 0}, dtype=float).sort_index()
-    ax.plot(best.index, best, color="0.45", label="best of that rank", zorder=1.5)
+    style.line_with_band(ax, best.index, best, color="0.45", label="best of that rank", zorder=1.5)
     style.log_limits(ax, [study.mean_error, *data["measured"], *data["closed_form"]], [*best])
     style.number_axis(ax, [*data["num_features"]])
     ax.set(xlabel="number of features", ylabel="relative error of the Gram matrix")
@@ -56,7 +56,7 @@ def _errors(study: GramStudy, ax: Axes) -> pd.DataFrame:
 def _gaps(data: pd.DataFrame, draws: int, ax: Axes) -> pd.DataFrame:
     """Differences times features: constant under iid, for any number of features."""
     data = data.rename(columns={"sampler": "series", "expected": "closed_form"})
-    data = data.assign(**{name: data[name] * data["num_features"] for name in COLUMNS[3:]}, hollow=False)
+    data = data.assign(**{name: data[name] * data["num_features"] for name in COLUMNS[3:]}, faint=False)
     for i, (sampler, rows) in enumerate(data.groupby("series", sort=False), start=4):
         _measured(ax, rows, i, f"phase less trig, {sampler}", draws > 1)
     ax.axhline(0.0, color="black", linewidth=0.8, zorder=1.5)
@@ -68,10 +68,11 @@ def _gaps(data: pd.DataFrame, draws: int, ax: Axes) -> pd.DataFrame:
 def _measured(ax: Axes, points: pd.DataFrame, i: int, label: str, bars: bool) -> None:
     """The closed form as a line, and the measured points with their intervals."""
     look = style.series_look(i, markersize=style.scaled(6))
-    ax.plot(points["num_features"], points["closed_form"], color=look["color"], linestyle=look["linestyle"], zorder=1.8)
+    known, line = points.dropna(subset="closed_form"), {"color": look["color"], "linestyle": look["linestyle"]}
+    style.line_with_band(ax, known["num_features"], known["closed_form"], **line, zorder=1.8)
     dots = style.series_look(i, markersize=style.scaled(6), linestyle="none", capsize=2)
-    for hollow, some in points.groupby("hollow"):
-        dots |= {"markerfacecolor": "white"} if hollow else {}
+    for faint, some in points.groupby("faint"):
+        dots |= {"alpha": 0.35} if faint else {}
         bounds = np.stack([some["measured"] - some["low"], some["high"] - some["measured"]])
         ax.errorbar(some["num_features"], some["measured"], yerr=bounds if bars else None, **dots)
     ax.plot([], [], label=style.plain(label), **look)
