@@ -371,6 +371,52 @@ def test_the_estimators_of_the_documents_are_verified_as_they_say():
     assert code == 1 and "multiplications" in out and "2 of 3 claims hold" in out  # the control
 
 
+LEAKS = """
+from dataclasses import dataclass
+import numpy as np
+from favorbench import Estimate, Method
+
+
+@dataclass(frozen=True)
+class Strided(Method):
+    name = "strided"
+    reference = description = "-"
+    arrays = "host"
+    causal_safe = convex = True
+    permutation_invariant = False
+
+    def chosen(self, length, m, order):
+        return np.arange(m) * length // m
+
+    def estimates(self, problem, sizes, streams):
+        (rng,), length = streams.generators, len(problem.key)
+        order = np.append(0, 1 + rng.permutation(length - 1))  # every query sees the first key
+        for m in sizes:
+            chosen = self.chosen(length, m, order)
+            logits = problem.query @ problem.key[chosen].T
+            if problem.causal:
+                logits = np.where(chosen <= problem.positions[:, None] + 1, logits, -np.inf)
+            weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            total = weights.sum(axis=-1, keepdims=True)
+            yield Estimate(m, m, weights @ problem.value[chosen] / total, total)
+
+
+class Drawn(Strided):
+    name = "drawn"
+
+    def chosen(self, length, m, order):
+        return order[:m]
+"""
+
+
+@pytest.mark.parametrize("name", ["Strided", "Drawn"])
+def test_a_query_that_sees_the_next_key_is_refuted(name):
+    """Of few chosen keys hardly any is the next one after a query that is looked at."""
+    Path("leaks.py").write_text(LEAKS)
+    out = run(f"verify leaks:{name} -q")[1]
+    assert [line for line in out.splitlines() if "future keys have no effect" in line and REFUTED in line]
+
+
 def test_a_function_may_return_an_array_of_its_own_making():
     """A plain array, in which nothing is counted; a list is refused by the name of what was asked for."""
     Path("plain.py").write_text(

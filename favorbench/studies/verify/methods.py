@@ -99,15 +99,19 @@ def _error_at_full_size(method: Method, problem: AttentionProblem, seed: int) ->
 
 
 def _change_by_future(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
-    """The change in all rows up to a position, the end of a block, when every key and value after it changes."""
-    before = _outputs(method, problem, seed) if problem.causal else []
+    """The change in all rows up to a position, the end of a block, when every key and value after it changes.
+
+    Also where half of all keys are chosen: of few, hardly any is the next one after a query.
+    """
+    sizes = tuple(sorted({*SIZES, min(len(problem.key), method.largest_size(problem.shape)) // 2}))
+    before = _outputs(method, problem, seed, sizes) if problem.causal else []
     block = method.causal_block
     ends = {-(-end // block) * block for end in (1, 2, 127, 128, 129, 201, 256, len(problem.key) - 90)}
     for end in sorted(ends) if problem.causal else ():
         later = slice(end, None)
         key, value = problem.key.copy(), problem.value.copy()
         key[later], value[later] = -2.0 * key[later] + 1.0, 3.0 - value[later]
-        after = _outputs(method, problem._replace(key=key, value=value), seed)
+        after = _outputs(method, problem._replace(key=key, value=value), seed, sizes)
         errors = [largest((a - b)[:end]) for a, b in zip(after, before, strict=True)]
         yield largest(errors) / _rounding(problem)
 
