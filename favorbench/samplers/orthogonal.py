@@ -74,8 +74,9 @@ class GramSchmidt(BlockSampler):
 class Simplex(BlockSampler):
     """Blocks of d rows at the angles of a simplex, cosine -1/(d - 1), randomly rotated, with independent chi(d) norms.
 
-    Best for ``positive`` among all couplings with independent norms; for ``trig`` and ``hyperbolic`` worse than
-    ``orthogonal``. Reid et al. 2023, "Simplex Random Features", arXiv 2301.13856.
+    Best for ``positive`` among all couplings with independent norms; for ``hyperbolic`` worse than ``orthogonal``, and
+    for ``trig`` too, but in few dimensions where x and y are far apart.
+    Reid et al. 2023, "Simplex Random Features", arXiv 2301.13856.
     """
 
     name = "simplex"
