@@ -162,6 +162,21 @@ def test_a_users_modules_travel_and_changed_ones_are_not_those_of_before(process
     assert not found[0].trials["mse"].equals(found[1].trials["mse"])
 
 
+def test_a_module_with_two_names_is_packed_and_one_that_the_user_registered_stays_so(mine, monkeypatch):
+    """In a spawned process the script is both __main__ and __mp_main__."""
+    import cloudpickle
+
+    mine(1.0)
+    study = Study.of(small_scenario(methods="my_method:mine"))
+    monkeypatch.setitem(sys.modules, "my_alias", sys.modules["my_method"])
+    cloudpickle.register_pickle_by_value(sys.modules["my_helper"])
+    try:
+        _pack(print, study, study.specs, study.backend)
+        assert cloudpickle.list_registry_pickle_by_value() == {"my_helper"}
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules["my_helper"])
+
+
 def test_an_installed_module_that_differs_is_refused(processes, monkeypatch, tmp_path_factory):
     installed = tmp_path_factory.mktemp("installed")
     (installed / "somewhere_else.py").write_text("def mine(query, key, value, size, rng):\n    return 0 * query\n")

@@ -396,16 +396,17 @@ def _pack(
                 return _open_file, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
             return Arrays, (obj.title, sent[obj], obj.layout)
 
-    stream, modules = io.BytesIO(), modules_here()
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+    stream, modules = io.BytesIO(), {module.__name__: module for module in modules_here()}
+    registered = modules.keys() - cloudpickle.list_registry_pickle_by_value()  # what users registered stays so
+    for name in registered:
+        cloudpickle.register_pickle_by_value(modules[name])
     try:
         Pickler(stream).dump((function, context))
     finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+        for name in registered:
+            cloudpickle.unregister_pickle_by_value(modules[name])
     names = {part.partition("(")[0].strip() for spec in specs for part in re.split("[:/]", spec)}
-    installed = names & set(sys.modules) - {module.__name__ for module in modules}
+    installed = names & set(sys.modules) - modules.keys()
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed))}
 
