@@ -109,7 +109,7 @@ def sweep(
     if study.scenario.device.startswith("cuda") and workers != 1:
         raise ScenarioError("`workers`: a CUDA device is used by one process; leave `workers` out, and see `batch`")
     draws = plan(study)
-    check_fits(draws, processes)
+    check_fits(draws, processes, batch)
     path = Path(out) if out is not None else default_directory(study)
     reporting = progress_callback(progress, f"sweep {study.scenario.name}", "draws")
     with one_core(), Store(path, draws) as store, reporting as report:

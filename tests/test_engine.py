@@ -1,6 +1,7 @@
 """The engine: names are built once, plans are small, what will not fit is refused, nothing outlives a call."""
 
 import contextlib
+import json
 import os
 import sys
 import tracemalloc
@@ -26,6 +27,7 @@ from favorbench.errors import ScenarioError, WorkerError
 from favorbench.numerics.machine import Rates
 from favorbench.run import sweep
 from favorbench.studies.verify.cost import counted, counting
+from tests.command_line import run
 from tests.conftest import random_heads, same_rows, small_scenario
 
 
@@ -141,6 +143,24 @@ def test_memory_for_one_worker_may_not_suffice_for_four(monkeypatch):
         monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda found=available: found)
         with contextlib.nullcontext() if available == needed else pytest.raises(ScenarioError):
             check_fits(draws, 4)
+
+
+def test_the_stated_memory_is_of_the_draws_that_torch_computes_together(monkeypatch):
+    """At most the five of a cell. nystrom takes arrays of one draw, so only inputs count for it."""
+    pytest.importorskip("torch")
+    keys = {"maps": "positive", "samplers": "iid", "num_projections": "8", "methods": "none", "backend": "torch"}
+    draws = plan(Study.of(small_scenario(**keys, baselines="uniform", trials=5)))
+    one = 8 * (5 * 48 * 4 + 8 * 4 + 8 * (4 + 2))
+    assert [cost(draws, batch).memory_bytes for batch in (None, 1, 3, 99)] == [one, one, 3 * one, 5 * one]
+    methods = plan(Study.of(small_scenario(**keys | {"maps": "none", "methods": "nystrom"}, baselines="uniform")))
+    inputs = 8 * 5 * 48 * 4
+    assert cost(methods, 2).memory_bytes - cost(methods).memory_bytes == inputs
+    monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 2 * one)
+    with pytest.raises(ScenarioError, match="or a smaller `batch`"):
+        sweep(draws.study, "run", batch=3)
+    flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in keys.items())
+    flags += " --baselines uniform -L 24 -d 4 --trials 5 --dry-run --json"
+    assert json.loads(run(f"sweep {flags} --batch 3")[1])["memory_bytes"] == 3 * one
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

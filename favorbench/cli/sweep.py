@@ -144,7 +144,7 @@ def sweep(
     if not quiet:
         _say_about_inputs(study, plan(study))
     if dry_run:
-        _print_plan(plan(study), path, as_json)
+        _print_plan(plan(study), path, as_json, draws_together)
         return
     from favorbench import console
     from favorbench.engine.cost import cost
@@ -226,12 +226,12 @@ def _say_what_went_wrong(results: "Results") -> None:
         say(sentence)
 
 
-def _print_plan(plan: "Plan", path: Path, as_json: bool) -> None:
+def _print_plan(plan: "Plan", path: Path, as_json: bool, batch: int | None) -> None:
     from favorbench.engine.cost import cost as planned_cost
     from favorbench.engine.cost import workers_that_fit
     from favorbench.numerics.machine import available_memory
 
-    cost, available = planned_cost(plan), available_memory()
+    cost, available = planned_cost(plan, batch), available_memory()
     scenario = plan.study.scenario.model_dump(mode="json")
     fit = workers_that_fit(cost.memory_bytes)
     table = {

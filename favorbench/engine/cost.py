@@ -10,6 +10,7 @@ from favorbench.attention.causal import CHUNK
 from favorbench.baselines.members import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
 from favorbench.engine.study import CACHE_BYTES, Study, distinct_sizes
+from favorbench.engine.trial import batches
 from favorbench.inputs import Fixed
 from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
@@ -32,7 +33,7 @@ class PlanCost(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """The work of one draw: flops of matrix products, exponentials, numbers held at a time, rows."""
+    """The work of one draw: flops of matrix products, exponentials, numbers held at a time (of a batch), rows."""
 
     flops: float
     exps: float
@@ -40,10 +41,13 @@ class _Work(NamedTuple):
     rows: int
 
 
-def cost(plan: Plan) -> PlanCost:
-    """Rows exactly; memory and time from operation counts and rates measured now, within a factor of 2."""
+def cost(plan: Plan, batch: int | None = None) -> PlanCost:
+    """Rows exactly; memory and time from operation counts and rates measured now, within a factor of 2.
+
+    batch: draws that torch computes together.
+    """
     machine, trials = _rates(), plan.study.scenario.trials
-    works = [_work(plan.study, shape) for shape in plan.shapes]
+    works = _works(plan, batch)
     seconds = sum(work.flops / machine.gemm + work.exps / machine.exp for work in works)
     cells = len({shape._replace(sizes=()) for shape in plan.shapes})
     memory = _bytes_of(plan, works) + _bytes_of_inputs(plan)
@@ -56,18 +60,19 @@ def workers_that_fit(memory_bytes: int) -> int | None:
     return None if available is None else max(0, available // (memory_bytes + LIBRARIES_BYTES))
 
 
-def check_fits(plan: Plan, workers: int = 1) -> None:
+def check_fits(plan: Plan, workers: int = 1, batch: int | None = None) -> None:
     """Raise ScenarioError, with the numbers, for a plan that does not fit into the free memory.
 
-    workers: of this machine. Nothing is checked for 0, as the memory of others is not known.
+    workers: of this machine. Nothing is checked for 0, as the memory of others is not known. batch: as of ``cost``.
     """
     if not workers:
         return
     # This process has loaded its own libraries and inputs.
     more = 0 if workers == 1 else _bytes_of_inputs(plan) + LIBRARIES_BYTES
-    needed = workers * (_bytes_of(plan, [_work(plan.study, shape) for shape in plan.shapes]) + more)
+    needed = workers * (_bytes_of(plan, _works(plan, batch)) + more)
     what = "this sweep" if workers == 1 else f"this sweep with {workers} `workers`"
     fewer = "" if workers == 1 else " or fewer `workers`"
+    fewer += " or a smaller `batch`" if batch and plan.study.backend.batched else ""
     check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")
 
 
@@ -83,7 +88,14 @@ def _bytes_of_inputs(plan: Plan) -> int:
     return sum(law.opened().nbytes for _, law in plan.study.inputs.values() if isinstance(law, Fixed))
 
 
-def _work(study: Study, shape: DrawShape) -> _Work:
+def _works(plan: Plan, batch: int | None) -> list[_Work]:
+    together = 1
+    if batch and plan.study.backend.batched:
+        together = max(map(len, batches(plan, range(len(plan)), batch)))
+    return [_work(plan.study, shape, together) for shape in plan.shapes]
+
+
+def _work(study: Study, shape: DrawShape, together: int = 1) -> _Work:
     head, rows_measured = shape.head, study.scenario.rows(shape.head.query_len)
     dim, tokens, entries = head.head_dim, rows_measured + head.seq_len, rows_measured * head.seq_len
     flops, exps = 4.0 * entries * dim, float(entries)  # exact attention: two products, one exp for each entry
@@ -104,13 +116,14 @@ def _work(study: Study, shape: DrawShape) -> _Work:
             flops += 2.0 * sum(
                 stated_cost(estimator.name, partial(method.multiplications, measured, n)) or 0.0 for n in counts
             )
-            held = max(held, method.matrix_entries(measured, counts[-1]))
+            several = together if method.arrays == "batched" else 1
+            held = max(held, several * method.matrix_entries(measured, counts[-1]))
         flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
         exps += EXPS_OF_A_FEATURE * tokens * columns
         if columns:  # omega, a summary of [v, 1] for each feature, and the features of a token, or of a causal chunk
             chunk = 3 * min(CHUNK, head.seq_len) if measured.causal else 1
-            held = max(held, batch.width * dim + columns * (dim + 1) + widest * chunk)
-    return _Work(flops, exps, ARRAYS_OF_INPUTS * tokens * dim + held, rows)
+            held = max(held, together * (batch.width * dim + columns * (dim + 1) + widest * chunk))
+    return _Work(flops, exps, together * ARRAYS_OF_INPUTS * tokens * dim + held, rows)
 
 
 def _rates() -> Rates:
