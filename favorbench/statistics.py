@@ -73,6 +73,11 @@ def fewest_draws(tests: int, level: float = LEVEL) -> int:
     return 1 + math.ceil(math.log2(max(tests, 1) / (1.0 - level)))
 
 
+def least_p_value(old: int, new: int, paired: bool) -> float:
+    """The smallest two-sided p-value: all differences of one sign, or all of one side above all of the other."""
+    return 2.0 ** (1 - old) if paired else 2.0 / math.comb(old + new, old)
+
+
 #: Stands for infinity in a quantile, which interpolates: infinity minus infinity is NaN.
 LARGE = 1e300
 

@@ -126,6 +126,19 @@ def test_how_many_of_many_other_draws_are_tested_is_said():
     assert said in sentences(comparison(one, two))[-1]
 
 
+@pytest.mark.parametrize(("old", "new", "enough"), [(4, 4, False), (5, 5, True), (3, 9, True), (1, 1, False)])
+def test_too_few_other_draws_for_a_verdict_are_said(old, new, enough):
+    """A gate of runs with other seeds passed whatever had changed, without a word: 2 / C(8, 4) is above 0.05 / 2."""
+    sizes = {"num_projections": 2, "seq_len": 4, "head_dim": 2}
+    scenario = {"maps": "positive", "samplers": "iid", "baselines": "uniform", **sizes}
+    one, two = (fb.sweep(scenario, f"seed-{s}", trials=n, seed=s) for s, n in ((0, old), (1, new)))
+    found = comparison(one, changed(two, "positive", 1e20))
+    assert (marks(found, "positive") == {"+"}) is enough
+    more = "use 5 trials or more" + ", 2 where nothing is random" * (old == 1)
+    assert (f"So few draws cannot tell 2 rows apart: {more}." in sentences(found)) is not enough
+    assert any("So few draws" in text for text in sentences(found)) is not enough
+
+
 def test_draws_are_paired_by_trial_also_where_a_run_is_longer_or_partial(base):
     longer = sweep(small_scenario(trials=20, methods="clusters", maps="positive"), "longer")
     found = comparison(base, longer)
