@@ -146,9 +146,10 @@ class Maclaurin(FeatureMap):
         if self.vectors == "rademacher":
             fourth = np.maximum(fourth - 2.0 * (x * x) @ (y * y).T, 0.0)
         degrees, log_weights = np.arange(self.exact, self.degree + 1), self._log_weights()[self.exact :]
-        logs = scipy.special.xlogy(degrees, fourth[..., None]) - scipy.special.gammaln(degrees + 1) - log_weights
+        scales = -scipy.special.gammaln(degrees + 1) - log_weights
+        moment = sum(np.exp(scipy.special.xlogy(n, fourth) + log) for n, log in zip(degrees, scales, strict=True))
         random, target = (exponential_series(x @ y.T, range(low, self.degree + 1)) for low in (self.exact, 0))
-        return (np.sum(np.exp(logs), axis=-1) - random**2) / target**2 / num_projections
+        return (moment - random**2) / target**2 / num_projections
 
     def _probabilities(self) -> np.ndarray:
         """P(N = n) for n from ``exact`` to ``degree``."""

@@ -350,21 +350,28 @@ def _expected(kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, d
     variance = kernel.variance(job.map, job.sampler, points, job.size)
     moved = variance is not None and job.map.randomness == "omega" and not job.sampler.gaussian_rows
     bias = float(np.sum((job.targets(x) - gram) ** 2)) if moved else 0.0
-    measurable = _measurable(kernel, job, points, variance, bias, draws)
+    measurable = _measurable(kernel, job, points, gram, variance, bias, draws)
     total = math.nan if variance is None else bias + max(float(np.sum(variance)), 0.0)  # of 0, rounding may leave less
     return (math.sqrt(total) if math.isfinite(total) else math.nan), measurable
 
 
 def _measurable(
-    kernel: Kernel, job: _Job, points: np.ndarray, variance: np.ndarray | None, bias: float, draws: int
-) -> bool:
+    kernel: Kernel, job: _Job, points: np.ndarray, gram: np.ndarray, variance: np.ndarray | None, bias: float,
+    draws: int,
+) -> bool:  # fmt: skip
     """Whether bias (squared, summed) and the pairs within reach of sampling are SHARE of the expected squared error.
 
     variance: None where the closed form is not known under the sampler: those of independent rows then stand for them.
     """
     x = kernel.scaled(points)
-    if not job.map.unbiased or job.map.relative_variance(x[:1], x[:1], 1) is None:
+    if job.map.relative_variance(x[:1], x[:1], 1) is None:
         return True  # as far as is known
+    if not job.map.unbiased:
+        mean = job.targets(x)
+        if not np.linalg.norm(mean - gram) <= (1.0 - SHARE) * np.linalg.norm(gram):
+            return True  # its bias is real
+        relative = job.map.relative_variance(x, x, job.size)
+        variance = None if relative is None else relative * mean**2
     rows = job.sampler.row_law(job.size, x.shape[1])
     reach = draws_needed(job.map, x, x, rows) <= draws * job.size
     if np.all(reach):
