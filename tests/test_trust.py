@@ -153,7 +153,7 @@ DANGEROUS = {
     "models/load.py": ({"eval"}, "torch's method that ends training, not Python's eval"),
     "engine/tasks.py": ({"pickle.loads", "pickle.dumps"}, "what our own parent process has pickled"),
     "engine/cluster.py": (
-        {"cloudpickle.register_pickle_by_value", "cloudpickle.unregister_pickle_by_value"},
+        {f"cloudpickle.{what}_pickle_by_value" for what in ("register", "unregister", "list_registry")},
         "modules of the user, sent to the cluster that the user has named",
     ),
 }

@@ -52,7 +52,8 @@ def main() -> NoReturn:
         warnings.showwarning = lambda message, *_: print(f"favorbench: {printable(str(message))}", file=sys.stderr)  # noqa: T201
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
         if isinstance(sys.stdout.buffer, io.RawIOBase):  # python -u: what a full disk does not take would be lost
-            sys.stdout = open(sys.stdout.fileno(), "w", encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
+            buffer = io.BufferedWriter(sys.stdout.buffer)
+            sys.stdout = io.TextIOWrapper(buffer, encoding=sys.stdout.encoding, line_buffering=True)
         sys.stdout.reconfigure(errors="backslashreplace")
     keep_importable_here()
     check_memory_of_libraries()
