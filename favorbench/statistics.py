@@ -65,16 +65,16 @@ def interval_name(n: int) -> str:
     return f"{LEVEL:.0%} interval".replace("%", " %") if n >= fewest_draws(1) else "smallest to largest"
 
 
-def fewest_draws(tests: int, level: float = LEVEL) -> int:
-    """The fewest draws with which a sign test can reject, with Holm's correction for this number of tests.
-
-    n differences of one sign have the two-sided p-value 2^(1 - n), the smallest there is.
-    """
-    return 1 + math.ceil(math.log2(max(tests, 1) / (1.0 - level)))
+def fewest_draws(tests: int, level: float = LEVEL, paired: bool = True) -> int:
+    """The fewest draws, of each side, with which a test can reject, with Holm's correction for this number of tests."""
+    return next(n for n in itertools.count(1) if least_p_value(n, n, paired) * max(tests, 1) <= 1.0 - level)
 
 
 def least_p_value(old: int, new: int, paired: bool) -> float:
-    """The smallest two-sided p-value: all differences of one sign, or all of one side above all of the other."""
+    """The smallest two-sided p-value there is: all differences of one sign, or all of one side above all of the other.
+
+    Paired, of the sign test; else of Mann and Whitney's.
+    """
     return 2.0 ** (1 - old) if paired else 2.0 / math.comb(old + new, old)
 
 

@@ -1,6 +1,5 @@
 """Two runs, or two estimators of one run, row by row: which rows are comparable, and what has changed in them."""
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -36,7 +35,7 @@ from favorbench.results.heads import EFFECT_NEEDS, check_metric
 from favorbench.results.summary import ROUNDING, RunData, estimator_names, is_random
 from favorbench.results.tables import rounding_level, size_axis
 from favorbench.sections import Section, Sections, to_html
-from favorbench.statistics import least_p_value, median_interval
+from favorbench.statistics import fewest_draws, least_p_value, median_interval
 
 #: Metrics that can be compared: errors on a ratio scale.
 COMPARABLE = tuple(name for name, metric in METRICS.items() if metric.error and metric.log)
@@ -366,15 +365,11 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
         comparable = sum(row.change is not None for row in runs.rows)
         kept = f" of {comparable} rows, those with finite errors above 0" if mean.rows < comparable else " rows"
         said.append(f"Geometric mean of new / old over {mean.rows}{kept}: {format_ratio(mean.ratio)}{interval}.")
-
-    def enough(old: int, new: int) -> bool:
-        least = least_p_value(min(int(old), MOST_UNPAIRED), min(int(new), MOST_UNPAIRED), runs.paired)
-        return least * runs.tested <= runs.alpha
-
     frame = runs.frame()
-    undecided = frame.loc[frame["verdict"] == UNDECIDED, ["n_old", "n_new"]]
-    if len(undecided) and not any(itertools.starmap(enough, undecided.to_numpy())):
-        needed = next(n for n in itertools.count(1) if enough(n, n))
+    undecided = frame.loc[frame["verdict"] == UNDECIDED, ["n_old", "n_new"]].clip(upper=MOST_UNPAIRED)
+    least = min((least_p_value(old, new, runs.paired) for old, new in undecided.to_numpy(int)), default=0.0)
+    if least * runs.tested > runs.alpha:
+        needed = fewest_draws(runs.tested, 1.0 - runs.alpha, runs.paired)
         trials = f"{needed} trials or more{', 2 where nothing is random' if undecided.min(axis=1).max() == 1 else ''}"
         said.append(f"So few draws cannot tell {counted(runs.tested, 'row')} apart: use {trials}.")
     old, new, pairs = (
