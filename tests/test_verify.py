@@ -187,9 +187,12 @@ HARMLESS = [("trig", "projection shifted"), ("phase", "projection shifted")]
 HARMLESS += [(name, f"projection {change}") for name in OWN_PROJECTION for change in ("shifted", "clipped")]
 
 
-def refuted_by(name, change):
-    found = checks(Mutated(get_map(name), change), 2500, seed=1)
-    return [check.claim for check in found if check.verdict == REFUTED]
+def refuted_by(member, draws):
+    """The claims that do not hold; measured with a quarter of the draws where these suffice."""
+    for count in (draws // 4, draws):
+        if refuted := [check.claim for check in checks(member, count, seed=1) if check.verdict == REFUTED]:
+            return refuted
+    return []
 
 
 #: In the hybrid the error of one part has the other sign in the other: the rest of it is below what 2500 draws can see.
@@ -203,12 +206,12 @@ BROKEN += [(n, c) for n in ("taylor", "elu") for c in ("norm x 1.02", "features 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, change", [mutation for mutation in BROKEN if mutation not in HARMLESS])
 def test_no_broken_factor_of_a_map_gets_through(name, change):
-    assert refuted_by(name, change) != []
+    assert refuted_by(Mutated(get_map(name), change), 2500) != []
 
 
 @pytest.mark.parametrize("name, change", HARMLESS)
 def test_a_change_that_leaves_a_map_right_is_not_refuted(name, change):
-    assert refuted_by(name, change) == []
+    assert refuted_by(Mutated(get_map(name), change), 2500) == []
 
 
 @dataclass(frozen=True)
@@ -281,8 +284,7 @@ def is_harmless(sampler, change):
 @pytest.mark.parametrize("change", SAMPLER_MUTATIONS)
 @pytest.mark.parametrize("sampler", RIGHT_SAMPLERS, ids=lambda s: s.name)
 def test_no_broken_factor_of_a_sampler_gets_through(sampler, change):
-    refuted = any(c.verdict == REFUTED for c in checks(MutatedSampler(sampler, change), 800, seed=1))
-    assert refuted != is_harmless(sampler, change)
+    assert bool(refuted_by(MutatedSampler(sampler, change), 800)) != is_harmless(sampler, change)
 
 
 def test_a_wrong_variance_is_refuted():
