@@ -224,6 +224,16 @@ def test_heads_of_a_causal_model_are_audited_without_its_mask(rng):
     assert load("audited").trials.set_index("estimator").loc["implementations:exact", "relative_error"].max() < 1e-13
 
 
+def test_projections_may_be_more_than_the_keys(rng):
+    """By default there are 256, also on short texts; a method keeps to the number of keys."""
+    np.savez("short.npz", **dict(zip("qkv", rng.standard_normal((3, 64, 8)), strict=True)))
+    code, out, _ = run("audit", "implementations:favor", "--inputs", "short.npz", "--runs", "6", "--out", "audited")
+    assert code == 0 and "R = 256" in out
+    rows = load("audited").trials.set_index("estimator").loc["implementations:favor"]
+    assert set(rows["num_projections"]) == {64, 256}
+    assert "at most 64, the number of keys" in refused("audit", "clusters", "--inputs", "short.npz", "--out", "other")
+
+
 def test_heads_that_stand_after_the_length_are_audited_with_a_layout(rng):
     """Without it they are taken for many heads of few tokens, which is said."""
     q, k, v = rng.standard_normal((3, 2, 16, 4))

@@ -22,7 +22,8 @@ from favorbench.engine.scenario import Names, check_labels, load_scenario, overr
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, Inputs, get_input
-from favorbench.methods import AttentionProblem, Estimate, Method, get_method, method_attention
+from favorbench.methods import AttentionProblem, Estimate, Method, Shape, get_method, method_attention
+from favorbench.methods.features import MAX_PROJECTIONS
 from favorbench.methods.function import ArrayFunction, output_on_host
 from favorbench.numerics.arrays import array_namespace, on_host
 from favorbench.numerics.backend import to_torch
@@ -172,6 +173,9 @@ class Implementation(Method):
         made = Implementation()
         vars(made).update(name=subject.name, every_size=subject.takes_omega, subject=subject)
         return made
+
+    def largest_size(self, shape: Shape) -> int:
+        return MAX_PROJECTIONS
 
     def estimates(self, problem: AttentionProblem, sizes: tuple[int, ...], streams: Streams) -> Iterator[Estimate]:
         (rng,), d = streams.generators, problem.query.shape[-1]
