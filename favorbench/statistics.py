@@ -194,7 +194,8 @@ def unpaired_ratios(old: np.ndarray, new: np.ndarray) -> LogRatios:
     """Ratios of errors on different draws: those of all pairs, with Mann and Whitney's exact distribution.
 
     Its median is Hodges and Lehmann's estimate of the factor between two laws of one shape on the log scale. A tie
-    counts for neither side, which keeps the level. Lehmann 2006, Nonparametrics, sec. 1.2 and 2.5.
+    counts for neither side, which keeps the level; laws of two shapes do not. Lehmann 2006, Nonparametrics, sec. 1.2
+    and 2.5.
     """
     values = np.sort(_log_ratio(np.asarray(new)[:, None], np.asarray(old)[None, :]), axis=None)
     law = rank_sum_law(len(old), len(new))

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 import favorbench as fb
 from favorbench import statistics
@@ -20,7 +22,7 @@ from favorbench.results.figures.ranking import ratios
 from favorbench.results.summary import is_random
 from favorbench.run import sweep
 from tests.command_line import check_refused, in_a_process, run, succeeded
-from tests.conftest import change_manifest, random_heads, small_scenario
+from tests.conftest import REPOSITORY, change_manifest, random_heads, small_scenario
 
 MODULE = "def mine(query, key, value, size, rng):\n    return value[:size].mean(0) + 0 * query @ key.T @ value\n"
 
@@ -94,8 +96,33 @@ def test_every_mark(base):
     assert "other L 24 / 48" in said and all("new / old" in text for text in said if text != "other L 24 / 48")
 
 
+def test_the_interval_of_the_geometric_mean_has_the_level_of_the_rows(base):
+    """It was that of 95 % beside the rows' 99.9 %."""
+    found = comparison(base, estimators="positive iid,clusters", alpha=1e-3)
+    by_draw = np.sort(np.mean([np.log(changes_of(base, row)) for row in found.rows], axis=0))
+    assert_allclose(np.log(found.mean[1:3]), by_draw[[1, 14]])  # 1 - 2 * 17 / 2^16 of 16 draws, where 95 % are [3, 12]
+
+
+def changes_of(run, row):
+    """new / old of a row of two estimators, by draw."""
+    trials = run.trials[run.trials["num_projections"] == row.key.size].set_index("draw")
+    old, new = (trials[trials["estimator"] == name]["mse"] for name in ("positive", row.new_estimator))
+    return (new / old[trials.loc[trials["estimator"] == "positive", "sampler"] == "iid"]).to_numpy()
+
+
+@pytest.mark.parametrize(("old", "new", "most"), [(24, 24, 15), (20, 20, 15), (100, 10, 34)])
+def test_how_often_another_spread_misleads_the_test_of_other_draws_is_on_its_page(old, new, most):
+    """Old errors that are all alike, and new ones far above or below, each with probability 1/2: no factor."""
+    law, share = statistics.rank_sum_law(old, new), 0.0
+    for above in range(new + 1):
+        fewer = old * min(above, new - above)
+        share += math.comb(new, above) / 2**new if 2.0 * law[fewer] <= 0.05 < 1.0 else 0.0
+    assert 0.1 < share <= most / 100 + 0.005
+    assert f"{most} %" in (REPOSITORY / "docs" / "regression.md").read_text("utf-8")
+
+
 def test_no_draws_that_can_be_compared_have_no_ratio():
-    mean, alone = _geometric_mean([]), statistics.compare(np.zeros(3), np.zeros(3))
+    mean, alone = _geometric_mean([], 0.95), statistics.compare(np.zeros(3), np.zeros(3))
     assert np.isnan(mean[:3]).all() and mean.rows == 0
     assert np.isnan(alone[:3]).all() and alone[3:] == (0, 1.0, "no detectable difference")
 

@@ -209,7 +209,7 @@ def _compared(
     tested = sum(not errors[key].fixed and change.mark != "=" for key, change in changes.items())
     mean = _geometric_mean([
         row._replace(new=row.old) if changes[key].mark == "=" else row for key, row in errors.items()
-    ])  # fmt: skip
+    ], 1.0 - alpha)  # fmt: skip
     return RunComparison(*runs, names, axis, metric, factor, alpha, paired, rows, mean, only_old, only_new, tested)
 
 
@@ -281,13 +281,13 @@ def close_errors(old: np.ndarray, new: np.ndarray, metric: str, level: float, dt
         return np.abs(a - b) <= _COARSER[dtype] * (limit + ROUNDING * (a + b))
 
 
-def _geometric_mean(rows: Sequence[Errors]) -> MeanChange:
-    """Over the rows whose errors are all finite and above 0."""
+def _geometric_mean(rows: Sequence[Errors], level: float) -> MeanChange:
+    """Over the rows whose errors are all finite and above 0. level: of the interval."""
     usable = [row for row in rows if all(bool(np.all((x > 0) & np.isfinite(x))) for x in (row.old, row.new))]
     mean = low = high = np.nan
     if usable and all(row.paired for row in usable) and len({len(row.old) for row in usable}) == 1:
         by_draw = np.mean([np.log(row.new) - np.log(row.old) for row in usable], axis=0)
-        mean, (low, high, _) = np.median(by_draw), median_interval(by_draw)
+        mean, (low, high, _) = np.median(by_draw), median_interval(by_draw, level)
     elif usable:
         mean = np.mean([np.log(row.ratios().median) for row in usable])
     ratio, low, high = np.exp(np.array([mean, low, high])).tolist()
