@@ -949,6 +949,15 @@ def test_certificates_of_one_half_of_real_texts_hold_on_the_other():
     assert unlikely(rejected)
 
 
+def test_an_answer_that_no_candidate_has_is_refused():
+    """Of a file that was changed by hand: it was an unexpected StopIteration."""
+    shutil.copytree(Path(__file__).parents[1] / "results" / "recommend" / "minilm-0.01", "run")
+    record = json.loads(Path("run/recommendation.json").read_text("utf-8"))
+    record["heads"][0]["estimator"]["size"] = 7
+    Path("run/recommendation.json").write_text(json.dumps(record), "utf-8")
+    assert "its parts do not fit together" in refused("table run")
+
+
 def test_the_committed_answers_are_those_of_their_page():
     """Each row of results/recommend/README.md follows from the recommendation in its home."""
     home = Path(__file__).parents[1] / "results" / "recommend"

@@ -85,7 +85,7 @@ def saved_study(path: Path) -> SavedStudy | None:
         data = "" if rows is None else rows.to_csv(index=False, float_format="%.6g")
         command = "recommend" if searched else "model"
         return SavedStudy(path, command, title, shown, drawn, manifest, data, result.as_dict())
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
         raise StoreError(
             f"{path} is damaged, or was changed by hand: its parts do not fit together ({error}); run the same command "
             "with another --out"
