@@ -7,7 +7,7 @@ errors of random features are heavy-tailed, and a mean of 15 of them is unreliab
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,12 +50,7 @@ def median_interval(x: np.ndarray, level: float = LEVEL) -> Interval:
     function. With too few values for the level (n < 6 at 95 %) the whole range, with the coverage it has.
     David & Nagaraja 2003, Order Statistics, sec. 7.1.
     """
-    return _order_statistics(np.sort(np.asarray(x, dtype=float)), _fair_coin(len(x)), level)
-
-
-def _order_statistics(ordered: np.ndarray, below: np.ndarray, level: float) -> Interval:
-    """The interval of the median of a distribution whose number of values on one side has these probabilities."""
-    n = len(ordered)
+    ordered, n, below = np.sort(np.asarray(x, dtype=float)), len(x), _fair_coin(len(x))
     j = max(int(np.sum(2.0 * below[: n // 2] <= 1.0 - level)) - 1, 0)
     return Interval(float(ordered[j]), float(ordered[n - 1 - j]), float(max(0.0, 1.0 - 2.0 * below[j])))
 
@@ -65,17 +60,14 @@ def interval_name(n: int) -> str:
     return f"{LEVEL:.0%} interval".replace("%", " %") if n >= fewest_draws(1) else "smallest to largest"
 
 
-def fewest_draws(tests: int, level: float = LEVEL, paired: bool = True) -> int:
-    """The fewest draws, of each side, with which a test can reject, with Holm's correction for this number of tests."""
-    return next(n for n in itertools.count(1) if least_p_value(n, n, paired) * max(tests, 1) <= 1.0 - level)
+def fewest_draws(tests: int, level: float = LEVEL) -> int:
+    """The fewest draws with which a sign test can reject, with Holm's correction for this number of tests."""
+    return next(n for n in itertools.count(1) if least_p_value(n) * max(tests, 1) <= 1.0 - level)
 
 
-def least_p_value(old: int, new: int, paired: bool) -> float:
-    """The smallest two-sided p-value there is: all differences of one sign, or all of one side above all of the other.
-
-    Paired, of the sign test; else of Mann and Whitney's.
-    """
-    return 2.0 ** (1 - old) if paired else 2.0 / math.comb(old + new, old)
+def least_p_value(n: int) -> float:
+    """The smallest two-sided p-value of a sign test: all n differences of one sign."""
+    return 2.0 ** (1 - n)
 
 
 #: Stands for infinity in a quantile, which interpolates: infinity minus infinity is NaN.
@@ -151,14 +143,12 @@ def verdict(p_value: float, log_ratio: float, level: float = LEVEL) -> str:
 
 
 class LogRatios(NamedTuple):
-    """log(new / old) of two samples of errors, sorted, and how many of them are above 0 where nothing has changed.
+    """log(new / old) of errors, sorted. Where nothing has changed, each is above 0 as often as below (the sign test).
 
-    null: given how many ratios are ties, P(those on one side <= j), j = 0, 1, ... to half of all. The test and the
-    interval of the median both follow from this distribution.
+    The test and the interval of the median both follow from this distribution.
     """
 
     values: np.ndarray
-    null: Callable[[int], np.ndarray]
 
     @property
     def median(self) -> float:
@@ -167,54 +157,27 @@ class LogRatios(NamedTuple):
             return float(np.exp(np.median(self.values)))
 
     def interval(self, level: float = LEVEL) -> Interval:
-        """The interval of the median ratio: a pair of order statistics, as in ``median_interval``."""
-        low, high, coverage = _order_statistics(self.values, self.null(0), level)
+        """The interval of the median ratio, by ``median_interval``."""
+        low, high, coverage = median_interval(self.values, level)
         with np.errstate(over="ignore"):
             return Interval(float(np.exp(low)), float(np.exp(high)), coverage)
 
     def p_values(self, factor: float = 1.0) -> tuple[float, float]:
         """One-sided: that the median ratio is at most ``factor``, and that it is at least 1 / ``factor``."""
         bound = math.log(factor)
-        return self._above(self.values - bound), self._above(-self.values - bound)
-
-    def _above(self, values: np.ndarray) -> float:
-        """P(at least as many are positive as of these), which is P(as few are negative)."""
-        negative, ties = int(np.sum(values < 0)), int(np.sum(values == 0))
-        below = self.null(ties)
-        return float(below[negative]) if negative < len(below) else 1.0
+        return _p_above(self.values - bound), _p_above(-self.values - bound)
 
 
-def paired_ratios(old: np.ndarray, new: np.ndarray) -> LogRatios:
-    """Ratios of errors on the same draws: under the null each ratio is above 1 as often as below (the sign test)."""
-    values = np.sort(_log_ratio(new, old))
-    return LogRatios(values, lambda ties: _fair_coin(len(values) - ties))
+def _p_above(values: np.ndarray) -> float:
+    """P(at least as many are positive as of these), which is P(as few are negative); zeros are left out."""
+    negative = int(np.sum(values < 0))
+    below = _fair_coin(len(values) - int(np.sum(values == 0)))
+    return float(below[negative]) if negative < len(below) else 1.0
 
 
-def unpaired_ratios(old: np.ndarray, new: np.ndarray) -> LogRatios:
-    """Ratios of errors on different draws: those of all pairs, with Mann and Whitney's exact distribution.
-
-    Its median is Hodges and Lehmann's estimate of the factor between two laws of one shape on the log scale. A tie
-    counts for neither side, which keeps the level; laws of two shapes do not. Lehmann 2006, Nonparametrics, sec. 1.2
-    and 2.5.
-    """
-    values = np.sort(_log_ratio(np.asarray(new)[:, None], np.asarray(old)[None, :]), axis=None)
-    law = rank_sum_law(len(old), len(new))
-    return LogRatios(values, lambda ties: law[ties : len(values) // 2 + 1])
-
-
-@functools.lru_cache(maxsize=64)
-def rank_sum_law(n: int, m: int) -> np.ndarray:
-    """P(U <= j), j = 0..n m, U the number of pairs (x_i, y_k) with x_i < y_k of n + m values of one continuous law.
-
-    The largest of all is an x with probability n / (n + m): then it is below no y, else above all n of x.
-    """
-    laws = {(i, 0): np.ones(1) for i in range(n + 1)} | {(0, k): np.ones(1) for k in range(m + 1)}
-    for i, k in itertools.product(range(1, n + 1), range(1, m + 1)):
-        law = np.zeros(i * k + 1)
-        law[: (i - 1) * k + 1] = laws[i - 1, k] * (i / (i + k))
-        law[i:] += laws[i, k - 1] * (k / (i + k))
-        laws[i, k] = law
-    return np.cumsum(laws[n, m])
+def log_ratios(old: np.ndarray, new: np.ndarray) -> LogRatios:
+    """Ratios of errors, the i-th of one to the i-th of the other."""
+    return LogRatios(np.sort(_log_ratio(new, old)))
 
 
 def _log_ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:

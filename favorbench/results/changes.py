@@ -13,26 +13,23 @@ from favorbench.formats import format_value
 from favorbench.metrics import EFFECT
 from favorbench.results.summary import RunData, estimator_names, own_draws
 from favorbench.results.tables import sized
-from favorbench.statistics import Interval, LogRatios, holm, paired_ratios, unpaired_ratios
+from favorbench.statistics import Interval, LogRatios, holm, log_ratios
 
 WORSE, BETTER, NO_CHANGE, UNDECIDED = "worse", "better", "no change", "no detectable difference"
 SAME_BITS, SAME, NOT_COMPARABLE = "same bits", "equal up to rounding", "not comparable"
 
 MARKS = {WORSE: "+", BETTER: "-", NO_CHANGE: "~", UNDECIDED: "~", SAME_BITS: "=", SAME: "=", NOT_COMPARABLE: "x"}
 
-MOST_UNPAIRED = 100  # draws of each side that are compared without pairs: their distribution takes O(n^2 m^2) numbers
-
 
 class Errors(NamedTuple):
-    """The errors of one row, each of shape (draws,).
+    """The errors of one row, each of shape (draws,), the i-th of one beside the i-th of the other.
 
-    paired: both on the same draws, in the same order. close: which of them differ by no more than rounding.
-    declared: nothing is said to be random, so that one draw suffices.
+    close: which of them differ by no more than rounding. declared: nothing is said to be random, so that one draw
+    suffices.
     """
 
     old: np.ndarray
     new: np.ndarray
-    paired: bool
     close: Callable[[np.ndarray, np.ndarray], np.ndarray]
     declared: bool = False
 
@@ -43,16 +40,14 @@ class Errors(NamedTuple):
 
     def ratios(self) -> LogRatios:
         """new / old."""
-        if self.paired:
-            return paired_ratios(self.old, self.new)
-        return unpaired_ratios(self.old[:MOST_UNPAIRED], self.new[:MOST_UNPAIRED])
+        return log_ratios(self.old, self.new)
 
 
 class Change(NamedTuple):
     """One row: medians, the median of new / old with its interval, and the verdict.
 
-    pairs: 0 where the draws are not the same ones. p_value: Holm's over all rows of the family, two-sided, 1 where
-    nothing is random. coverage: of the interval.
+    pairs: of an old and a new draw. p_value: Holm's over all rows of the family, two-sided, 1 where nothing is random.
+    coverage: of the interval.
     """
 
     verdict: str
@@ -62,8 +57,6 @@ class Change(NamedTuple):
     low: float
     high: float
     coverage: float
-    n_old: int
-    n_new: int
     pairs: int
     p_value: float
 
@@ -95,9 +88,9 @@ def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:
     """The changes of a family of rows. With probability 1 - alpha no verdict worse or better is false.
 
     Worse: the errors differ by more than rounding, and the sign test rejects that the median of new / old is at most
-    ``factor``; Mann and Whitney's test where the draws differ. Better likewise, of 1 / ``factor``. Two-sided, Holm over
-    all rows in which something is random; elsewhere one measurement decides. No change: the interval lies inside
-    (1 / ``factor``, ``factor``). NaN counts as an infinite error.
+    ``factor``. Better likewise, of 1 / ``factor``. Two-sided, Holm over all rows in which something is random;
+    elsewhere one measurement decides. No change: the interval lies inside (1 / ``factor``, ``factor``). NaN counts as
+    an infinite error.
     """
     infinite = partial(np.nan_to_num, nan=np.inf, posinf=np.inf)
     rows = [row._replace(old=infinite(row.old), new=infinite(row.new)) for row in rows]
@@ -114,8 +107,7 @@ def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:
             interval = interval._replace(coverage=1.0)
             verdict = WORSE if ratio.median > factor else BETTER if ratio.median < 1.0 / factor else NO_CHANGE
         medians = float(np.median(row.old)), float(np.median(row.new)), ratio.median
-        counts = len(row.old), len(row.new), len(row.old) * row.paired, float(adjusted[i])
-        changes.append(Change(same[i] or verdict, *medians, *interval, *counts))
+        changes.append(Change(same[i] or verdict, *medians, *interval, len(row.old), float(adjusted[i])))
     return changes
 
 
@@ -130,10 +122,6 @@ def _tested(p_values: tuple[float, float] | None, interval: Interval, factor: fl
 def _same(row: Errors) -> str:
     """The verdict of errors that do not differ by more than rounding; empty for others."""
     old, new = row.old, row.new
-    if not row.paired:
-        if not row.fixed:
-            return ""
-        old, new = old[:1], new[:1]
     if np.array_equal(old, new):
         return SAME_BITS
     finite = np.isfinite(old) & np.isfinite(new)  # an infinite error is close to infinite ones only

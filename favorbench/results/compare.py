@@ -18,7 +18,6 @@ from favorbench.parameters import check_between, check_factor
 from favorbench.registry import nearest, split_list
 from favorbench.results.changes import (
     MARKS,
-    MOST_UNPAIRED,
     NOT_COMPARABLE,
     UNDECIDED,
     Change,
@@ -74,7 +73,7 @@ class ComparedRow(NamedTuple):
 class MeanChange(NamedTuple):
     """The geometric mean of new / old over rows, for each draw; its median over draws and the interval of that.
 
-    Without pairs there is no interval. rows: those with finite ratios.
+    Where rows have different numbers of draws there is no interval. rows: those with finite ratios.
     """
 
     ratio: float
@@ -158,11 +157,12 @@ def comparison(
 ) -> RunComparison:
     """Compare two runs row by row: the same cell, estimator and size. ``results.changes`` has the rule of the verdicts.
 
-    Draws are paired where seed and plan make draw i the same in both. Rows are not comparable where the contents of an
-    input differ (SHA-256), where a cell has another L, d, number of query rows or dtype, where an estimator declares
-    another ``version``, and where an effect was not measured. estimators: "positive orthogonal,clusters": the first of
-    ``old`` against the second of ``new``, at equal sizes; of one run, where ``new`` is left out. Raises ScenarioError
-    for a metric that is not an error, numbers out of range, an unknown estimator, and where nothing can be compared.
+    Draws are paired by number: seed and plan make draw i the same in both, or another one. Rows are not comparable
+    where the contents of an input differ (SHA-256), where a cell has another L, d, number of query rows or dtype, where
+    an estimator declares another ``version``, and where an effect was not measured. estimators: "positive
+    orthogonal,clusters": the first of ``old`` against the second of ``new``, at equal sizes; of one run, where ``new``
+    is left out. Raises ScenarioError for a metric that is not an error, numbers out of range, an unknown estimator, and
+    where nothing can be compared.
     """
     if metric not in COMPARABLE:
         raise ScenarioError(
@@ -227,19 +227,20 @@ def _comparable(
     reasons, errors = {}, {}
     level = max(rounding_level(runs[0].trials, metric), rounding_level(runs[1].trials, metric))
     for key in filter(after.__contains__, before):
-        sides, shared = (before[key], after[key]), [draw for draw in before[key] if draw in after[key]]
+        old, new = before[key], after[key]
+        by_number = zip(sorted(old), sorted(new), strict=False)
+        pairs = [(draw, draw) for draw in old if draw in new] if paired else list(by_number)
         version = "" if names else _other_version(runs, key)
-        missing = "" if all(sides) else f"{metric} was not measured, {EFFECT_NEEDS}"
-        unpaired = "no draw is in both" * (paired and not shared)
-        if reason := _other_inputs(runs, key) or missing or unpaired or version:
+        missing = "" if old and new else f"{metric} was not measured, {EFFECT_NEEDS}"
+        if reason := _other_inputs(runs, key) or missing or "no draw is in both" * (not pairs) or version:
             reasons[key] = reason
         else:
-            ours, theirs = (np.array([side[draw] for draw in (shared if paired else side)]) for side in sides)
+            ours, theirs = np.array([(old[mine], new[other]) for mine, other in pairs]).T
             dtype = str(key.cell[CELL.index("dtype")])
             close = partial(close_errors, metric=metric, level=level, dtype=dtype)
             both = zip(runs, names or (key.estimator, key.estimator), strict=True)
             fixed = not any(_may_be_random(run, name, key) for run, name in both)
-            errors[key] = Errors(ours, theirs, paired, close, declared=fixed)
+            errors[key] = Errors(ours, theirs, close, declared=fixed)
     return reasons, errors
 
 
@@ -285,7 +286,7 @@ def _geometric_mean(rows: Sequence[Errors], level: float) -> MeanChange:
     """Over the rows whose errors are all finite and above 0. level: of the interval."""
     usable = [row for row in rows if all(bool(np.all((x > 0) & np.isfinite(x))) for x in (row.old, row.new))]
     mean = low = high = np.nan
-    if usable and all(row.paired for row in usable) and len({len(row.old) for row in usable}) == 1:
+    if usable and len({len(row.old) for row in usable}) == 1:
         by_draw = np.mean([np.log(row.new) - np.log(row.old) for row in usable], axis=0)
         mean, (low, high, _) = np.median(by_draw), median_interval(by_draw, level)
     elif usable:
@@ -366,24 +367,18 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
         kept = f" of {comparable} rows, those with finite errors above 0" if mean.rows < comparable else " rows"
         said.append(f"Geometric mean of new / old over {mean.rows}{kept}: {format_ratio(mean.ratio)}{interval}.")
     frame = runs.frame()
-    undecided = frame.loc[frame["verdict"] == UNDECIDED, ["n_old", "n_new"]].clip(upper=MOST_UNPAIRED)
-    least = min((least_p_value(old, new, runs.paired) for old, new in undecided.to_numpy(int)), default=0.0)
-    if least * runs.tested > runs.alpha:
-        needed = fewest_draws(runs.tested, 1.0 - runs.alpha, runs.paired)
-        trials = f"{needed} trials or more{', 2 where nothing is random' if undecided.min(axis=1).max() == 1 else ''}"
+    most = max(frame.loc[frame["verdict"] == UNDECIDED, "pairs"], default=0)
+    if most and least_p_value(most) * runs.tested > runs.alpha:
+        needed = fewest_draws(runs.tested, 1.0 - runs.alpha)
+        trials = f"{needed} trials or more{', 2 where nothing is random' if most == 1 else ''}"
         said.append(f"So few draws cannot tell {counted(runs.tested, 'row')} apart: use {trials}.")
-    old, new, pairs = (
-        " to ".join(dict.fromkeys(f"{counts:g}" for counts in (frame[name].min(), frame[name].max())))
-        for name in ("n_old", "n_new", "pairs")
-    )
-    if max(frame["n_old"].max(), frame["n_new"].max()) > MOST_UNPAIRED:
-        new += f" (only the first {MOST_UNPAIRED} of each are tested)"
-    how = f"The draws differ (another seed or redraw), so nothing is paired: {old} against {new}; Mann-Whitney test"
-    if runs.paired:
-        how = f"{counted(pairs, 'pair')} of the same draws; sign test"
+    pairs = " to ".join(dict.fromkeys(f"{count:g}" for count in (frame["pairs"].min(), frame["pairs"].max())))
+    how = f"{counted(pairs, 'pair')} of the same draws"
+    if not runs.paired:
+        how = f"The draws differ (another seed or redraw), and are paired by number: {counted(pairs, 'pair')}"
     return [*said, (
-        f"{how} that new / old is beyond {runs.factor:g}, Holm over all rows, {runs.alpha:g}. Intervals are of each "
-        f"row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "
+        f"{how}; sign test that new / old is beyond {runs.factor:g}, Holm over all rows, {runs.alpha:g}. Intervals are "
+        f"of each row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "
         f"{1 / runs.factor:.3g} to {runs.factor:g}), = the same, x not comparable."
     )]  # fmt: skip
 

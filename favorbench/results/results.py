@@ -267,7 +267,7 @@ def compare(
     pandas.DataFrame
         Columns: mark (+ worse, - better, ~ no detectable difference, = the same, x not comparable), verdict, reason,
         the cell, both estimators, the size, the medians old and new, ratio with low, high and coverage of its interval,
-        n_old, n_new, pairs, p_value.
+        pairs of draws, p_value.
 
     Raises
     ------

@@ -396,4 +396,4 @@ def _pair(old: HeadErrors, new: HeadErrors, metric: str) -> Errors:
     def close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return close_errors(a, b, metric, level, new.dtype) | (np.abs(a - b) <= rounding)
 
-    return Errors(np.resize(old.errors, count), np.resize(new.errors, count), True, close)
+    return Errors(np.resize(old.errors, count), np.resize(new.errors, count), close)
