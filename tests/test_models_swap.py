@@ -352,6 +352,17 @@ def test_autocast_changes_nothing_inside_an_estimator(name):
     assert torch.equal(found, item.outputs(LayerHeads(query, key, value.bfloat16().float(), False), 0, ()))
 
 
+@pytest.mark.parametrize("method", ["uniform", "nystrom", "multipole", "multipole(block=128)"])
+def test_the_default_device_of_torch_changes_nothing(method):
+    """The meta device stands for a GPU here: nothing may be created there."""
+    item, (query, key, value) = replacement(method, 8), torch.randn(3, 1, 2, 200, 8)
+    heads = LayerHeads(query, key, value, causal="multipole" in method, group=2)
+    expected = item.outputs(heads, 0, ())
+    with torch.device("meta"):
+        found = item.outputs(heads, 0, ())
+    assert torch.equal(found, expected)
+
+
 def test_padding_is_no_key(tokens):
     """The text alone, and in a batch with a longer one: what is drawn does not depend on the batch either."""
     model = bert()

@@ -203,9 +203,8 @@ class EstimatedAttention(Replacement):
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
             arrays = [array.detach().double().cpu().numpy() for array in arrays]
         heads, size = zip(*arrays, generators, strict=True), self.requested_size
-        output = torch.stack([
-            torch.as_tensor(method_attention(q, k, v, method, size, rng, causal)) for q, k, v, rng in heads
-        ])  # fmt: skip
+        outputs = [method_attention(q, k, v, method, size, rng, causal) for q, k, v, rng in heads]
+        output = torch.stack([torch.as_tensor(each, device=getattr(each, "device", "cpu")) for each in outputs])
         return output if arrays is given else _without_gradient()(output, self.label, *given)
 
     def _batched_output(
@@ -221,8 +220,8 @@ class EstimatedAttention(Replacement):
         with failures_named(self.label):
             problem = AttentionProblem.of(_interleaved(query, group, block), key[::group], value[::group], causal)
             if group > 1:
-                positions = _interleaved(torch.arange(length).expand(group, length)[..., None], group, block)
-                problem = problem._replace(positions=positions.ravel().numpy())
+                positions = torch.arange(length, device="cpu").expand(group, length)[..., None]
+                problem = problem._replace(positions=_interleaved(positions, group, block).ravel().numpy())
             (estimate,) = method.estimates(problem, (self.requested_size,), streams)
         return _apart(estimate.output, group, block)
 
