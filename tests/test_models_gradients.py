@@ -125,6 +125,26 @@ def test_the_effect_of_a_small_error_is_predicted(make, request):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+@pytest.mark.parametrize(("chosen", "least", "most"), [(2, 4, 1000), (4, 0.5, 2)], ids=["some", "all"])
+def test_a_choice_of_experts_is_not_predicted(chosen, least, most):
+    """docs/own-model.md says so: measured effects are far larger where an error moves a few tokens to other experts."""
+    config = transformers.MixtralConfig(
+        vocab_size=99, hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=chosen,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.MixtralForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3)
+    captured = fb.capture(model, inputs := tokens(length=300), layers=[0], heads=[0], gradients=16)
+    error = 0.01 * np.random.default_rng(0).standard_normal(captured.value.shape[1:])
+    measured = effect(said(model, inputs), said(model, inputs, 0, 0, error))
+    predicted = (np.einsum("rnd,nd->r", gradients_of(captured)[0], error) ** 2).mean() / 2
+    assert least < measured / predicted < most
+
+
 def test_a_gradient_is_the_slope_of_the_log_probability_of_one_token():
     """Of its own sign: an effect is a square, which would hide the other one."""
     model, inputs, step = language_model().double(), tokens(), 10.0
