@@ -220,7 +220,7 @@ def test_the_text_that_is_measured_is_refused(rng):
     [
         (
             {"calibrate": None},
-            "calibrated:centre:oprf: its parameters are those of another text: give `calibrate` FILE",
+            "calibrated:centre:oprf: its parameters are those of another text: give `calibrate` FILE to favorbench",
         ),
         (
             {"maps": "centre:oprf"},

@@ -356,10 +356,10 @@ def test_each_sampler_has_its_own_line(folder):
         (
             {"maps": ("centre:positive",)},
             ScenarioError,
-            "is causal, and centre:positive is not; calibrated:centre:positive",
+            "centre:positive is not; `favorbench model` takes calibrated:centre:positive with `calibrate`",
         ),
         ({"methods": ("nystrom",)}, ScenarioError, "is causal, and nystrom is not"),
-        ({"maps": ("calibrated:centre:positive",)}, ScenarioError, "give one with `calibrate`"),
+        ({"maps": ("calibrated:centre:positive",)}, ScenarioError, "`favorbench model` takes `calibrate` FILE"),
         ({"layers": "2"}, ScenarioError, "`layers` 2: .* has 2, 0 to 1"),
         ({"sizes": (30,)}, ScenarioError, "text0: .*size 30 given, allowed: at most 24, the number of keys"),
         ({"sizes": (30,), "exact_heads": "L0H0"}, ScenarioError, "text0: .*size 30 given, allowed: at most 24"),

@@ -203,6 +203,7 @@ def test_the_same_heads_stay_exact_in_a_study(folder):  # noqa: F811
         {asked} => exact_heads "L0H0-1,L1H2" there, null here
         {asked} --exact-heads L0H4 => has a choice for L0H4: this model has 4 heads there
         {asked} --exact-heads L0H1 --maps calibrated:centre:positive => --exact-heads with calibrated:centre:positive
+        {asked}2 --maps calibrated:centre:positive => another text: `favorbench model` takes --calibrate
         {asked}2 --exact-heads L9H0 => positive, 1 head exact has a choice for layer 9: {folder}/bert has 2
     """)
     assert not Path("run2").exists()  # else it would be in the way of the corrected command

@@ -70,7 +70,10 @@ def check_calibration(study: "Study", shapes: "Iterable[DrawShape]") -> None:
     source = study.calibration
     if source is None:
         if waiting:
-            raise ScenarioError(f"{waiting[0]}: its parameters are those of another text: give `calibrate` FILE")
+            raise ScenarioError(
+                f"{waiting[0]}: its parameters are those of another text: give `calibrate` FILE to favorbench sweep, "
+                "or calibrate=FILE to fb.sweep or fb.recommend"
+            )
         return
     if not waiting:
         raise ScenarioError(

@@ -198,9 +198,13 @@ class MeasuredModel:
         causal = any(layer.shape.causal for layer in self.replaceable if layer.index in self.asked)
         for part in replacement.members():
             if part.needs_calibration and self.calibration is None:
-                raise ScenarioError(f"{part.label} is calibrated on another text: give one with `calibrate`")
+                raise ScenarioError(
+                    f"{part.label} is calibrated on another text: `favorbench model` takes `calibrate` FILE"
+                )
             if causal and not part.causal_safe:
-                hint = f"; calibrated:{part.label} is, with `calibrate`" if part.kind == "map" else ""
+                hint = (
+                    f"; `favorbench model` takes calibrated:{part.label} with `calibrate`" if part.kind == "map" else ""
+                )
                 raise ScenarioError(f"{name} is causal, and {part.label} is not{hint}")
         if missing := {*replacement.needed_layers} - {layer.index for layer in self.first}:
             raise InputError(f"{replacement.label} has a choice for layer {min(missing)}: {name} has {len(self.first)}")
