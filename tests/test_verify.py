@@ -419,6 +419,44 @@ def test_a_query_that_sees_the_next_key_is_refuted(name):
     assert [line for line in out.splitlines() if "future keys have no effect" in line and REFUTED in line]
 
 
+PARTS = (
+    LEAKS.replace("problem.positions[:, None] + 1", "np.arange(len(problem.query))[:, None]")
+    + """
+
+class Groups(Strided):
+    name = "groups"
+    causal_safe = False
+
+    def estimates(self, problem, sizes, streams):
+        return super().estimates(problem._replace(query=problem.query + problem.query.mean(axis=0)), sizes, streams)
+
+
+class InTurn(Strided):
+    name = "in-turn"
+    causal_safe = False
+
+    def estimates(self, problem, sizes, streams):
+        for m in sizes:
+            yield from Drawn.estimates(Drawn(), problem, (m,), streams)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("Strided", "other queries have no effect"),  # it masks by the number of the row, not by its position
+        ("Groups", "other queries have no effect"),
+        ("InTurn", "other sizes have no effect"),
+    ],
+)
+def test_what_depends_on_other_queries_or_sizes_is_refuted(name, claim):
+    """Sweeps of long sequences give a sample of the queries; with all of them nothing was to be seen."""
+    Path("parts.py").write_text(PARTS)
+    lines = run(f"verify parts:{name} -q")[1].splitlines()
+    assert [claim in line for line in lines if REFUTED in line] == [True]
+
+
 def test_a_function_may_return_an_array_of_its_own_making():
     """A plain array, in which nothing is counted; a list is refused by the name of what was asked for."""
     Path("plain.py").write_text(

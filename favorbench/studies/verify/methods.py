@@ -9,6 +9,7 @@ from scipy.special import softmax
 
 from favorbench.baselines import BASELINES
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, Method, SampledKeys, get_method
+from favorbench.methods.function import Function
 from favorbench.methods.landmarks import GuardedSummary
 from favorbench.methods.summaries import KeySummary, KeySummaryMethod, Queries, Tokens
 from favorbench.numerics.streams import Streams, stream
@@ -116,6 +117,33 @@ def _change_by_future(method: Method, problem: AttentionProblem, seed: int) -> I
         yield largest(errors) / _rounding(problem)
 
 
+def _of_fewer(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
+    """The change in each third row when the other queries are left out, as sweeps of long sequences do."""
+    rows, problem = slice(1, None, 3), _spread(problem)
+    positions = None if problem.positions is None else problem.positions[rows]
+    fewer = problem._replace(query=problem.query[rows], positions=positions, fit_query=problem.query)
+    for output, alone in zip(_outputs(method, problem, seed), _outputs(method, fewer, seed), strict=True):
+        yield largest(output[rows] - alone) / _rounding(problem) / _lost(method)
+
+
+def _of_single_sizes(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
+    """The change in the output of each size when it is the only one."""
+    problem = _spread(problem)
+    for size, output in zip(SIZES, _outputs(method, problem, seed), strict=True):
+        (alone,) = _outputs(method, problem, seed, (size,))
+        yield largest(output - alone) / _rounding(problem) / _lost(method)
+
+
+def _lost(method: Method) -> float:
+    """What rounding may grow to: methods with negative weights, as those with inverses, may lose half the digits."""
+    return 1.0 if method.convex else EPS**-0.5
+
+
+def _spread(problem: AttentionProblem) -> AttentionProblem:
+    """With short queries, whose weights are spread over all keys: prefixes subtract little."""
+    return problem._replace(query=0.1 * problem.query)
+
+
 def _error_of_sums(method: Any, problem: AttentionProblem, seed: int) -> Iterator[float]:
     """The sums of a summary against those of its kernel estimates, key by key: the quotient, and the normaliser."""
     if problem.causal:
@@ -139,6 +167,8 @@ EXACT_CLAIMS = (
     ExactClaim("exact at m = l", lambda method: method.exact_at_full_size, _error_at_full_size),
     ExactClaim("future keys have no effect", lambda m: m.causal_safe and m.causal_block == 1, _change_by_future),
     ExactClaim("keys after a block have no effect", lambda m: m.causal_safe and m.causal_block > 1, _change_by_future),
+    ExactClaim("other queries have no effect", lambda m: not (m.needs_all_rows or isinstance(m, Function)), _of_fewer),
+    ExactClaim("other sizes have no effect", lambda m: m.every_size and not isinstance(m, Function), _of_single_sizes),
     ExactClaim("sums are those of its kernel", lambda method: isinstance(method, KeySummaryMethod), _error_of_sums),
 )
 
