@@ -182,6 +182,21 @@ def test_names_of_any_length_leave_room_for_every_number(width):
     assert text.count("segment=128)") == text.count("segment=256)") == text.count("uniform") == text.count("change")
 
 
+@pytest.mark.parametrize("width", [50, 80])
+def test_names_without_a_place_to_break_leave_room_for_every_number(width):
+    """Such as the names of files, in heads and runs."""
+    from rich.console import Console
+
+    from favorbench.console import show
+
+    console = Console(width=width, file=StringIO())
+    row = {"head": "L0H0@" + 9 * "wwwww", "map": "trig", "R = 16": "7.9e-300", "R = 32": "6.5e-300", "R = 64": "3e-300"}
+    show(console, [Section(rows=[row, row | {"head": "L0H0@two"}], labels=2)])
+    text = console.file.getvalue()
+    assert all(text.count(value) == 2 for value in ("7.9e-300", "6.5e-300", "3e-300"))
+    assert text.count("w") == 46 * text.count("two") and text.count("trig") == 2 * text.count("L0H0@two")
+
+
 def test_a_run_of_bounds_alone_has_no_map_of_heads():
     arrays = np.random.default_rng(1).normal(size=(3, 7, 24, 4))
     np.savez("layers.npz", **dict(zip("qkv", arrays, strict=True)), layer=np.arange(7) // 4, head=np.arange(7) % 4)

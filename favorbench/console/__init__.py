@@ -195,9 +195,9 @@ def _groups(width: int, names: Sequence[str], widths: dict[str, int]) -> list[li
 
 
 def _broken(name: str, width: int) -> str:
-    """A name over several lines, broken after its colons, commas and parentheses, the later lines indented."""
+    """A name over several lines, broken after its colons, commas and parentheses or else anywhere, then indented."""
     lines = [""]
-    for part in re.findall(r"[^ :,(]*[ :,(]?", name):
+    for part in re.findall(rf"[^ :,(]{{0,{width - 3}}}[ :,(]?", name):  # with its separator and the indent
         if lines[-1].strip() and len(lines[-1]) + len(part.rstrip()) > width:
             lines.append("  ")
         lines[-1] += part
