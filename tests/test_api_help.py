@@ -97,3 +97,10 @@ def test_wrong_values_are_a_favorbench_error_of_one_line(wrong):
     with pytest.raises(fb.FavorbenchError) as caught:
         wrong()
     assert str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["capture", "recommend", "replace_attention"])
+def test_functions_of_models_name_the_errors_to_catch(name):
+    """An error of the model itself is no ValueError, unlike the others."""
+    raised = (inspect.getdoc(getattr(fb, name)) or "").partition("Raises\n")[2].partition("Examples\n")[0]
+    assert all(error in raised for error in ("ModelError", "ScenarioError", "InputError"))

@@ -75,6 +75,8 @@ def capture(
     ------
     ModelError
         No attention call can be captured.
+    InputError
+        The inputs of the model cannot be used.
     ScenarioError
         An argument is wrong.
 

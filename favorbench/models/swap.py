@@ -99,7 +99,9 @@ def replace_attention(
     ScenarioError
         An argument is wrong.
     InputError
-        Nothing was replaced.
+        Layers or heads are not in the model, or all calls were left as they are.
+    ModelError
+        No attention call can be intercepted.
 
     Examples
     --------

@@ -163,6 +163,8 @@ def recommend(
         An argument is wrong.
     InputError
         The inputs cannot be measured.
+    ModelError
+        The model cannot be loaded, or its attention cannot be replaced.
     Interrupted
         After Ctrl-C, with the answer so far. All draws are saved.
 
