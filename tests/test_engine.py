@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import sys
 import tracemalloc
@@ -92,6 +93,16 @@ def test_time_and_memory_by_hand(monkeypatch):
     exponentials = 24 * 24 + 3 * 48 * 8
     assert found.seconds == 5 * ((exact + clusters + positive) / 2.0 + exponentials / 4.0)
     assert found.memory_bytes == 8 * (5 * 48 * 4 + 8 * 4 + 8 * (4 + 2))
+
+
+def test_time_of_wide_values_by_hand(monkeypatch):
+    """8 queries and keys of d = 4 with values of 100, R = 5."""
+    monkeypatch.setattr("favorbench.engine.cost._rates", lambda: Rates(2.0, math.inf, 1.0))
+    arrays = {name: np.ones((8, width)) for name, width in (("q", 4), ("k", 4), ("v", 100))}
+    np.savez("wide.npz", **arrays)
+    keys = {"maps": "positive", "samplers": "iid", "num_projections": 5, "methods": "none", "baselines": "uniform"}
+    found = cost(plan(Study.of(load_scenario("quick", keys | {"inputs": "wide.npz", "trials": 1}))))
+    assert found.seconds == (2 * 8 * 8 * (4 + 100) + 2 * 16 * 5 * (4 + 100 + 1)) / 2.0
 
 
 def test_memory_of_the_features_of_a_causal_chunk():
@@ -185,6 +196,33 @@ def test_the_stated_memory_covers_what_a_worker_keeps(save, monkeypatch):
             monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda found=available: found)
             with contextlib.nullcontext() if available == needed else pytest.raises(ScenarioError):
                 check_fits(draws, workers)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "gradients"),
+    [
+        (((1, 512, 4), (1, 512, 4), (1, 512, 512)), 0),
+        (((1, 1 << 17, 16), (1, 32, 16), (1, 32, 16)), 0),
+        (((1, 512, 16),) * 3, 64),
+    ],
+    ids=["wide values", "few of many queries", "gradients"],
+)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_the_stated_memory_of_a_file(save, shapes, gradients):
+    arrays = {name: np.ones(shape) for name, shape in zip("qkv", shapes, strict=True)}
+    if gradients:
+        arrays |= {"gradients": np.ones((1, gradients, 512, 16)), "gradient_scales": np.ones((1, gradients))}
+    save("heads.npz", **arrays)
+    keys = {"maps": "elu", "methods": "none", "baselines": "uniform", "inputs": "heads.npz", "num_projections": 4}
+    Study.of(load_scenario("quick", keys))  # what is imported when it is needed
+    tracemalloc.start()
+    try:
+        os.utime("heads.npz", ns=(0, 0))  # to be opened anew
+        draws = plan(Study.of(load_scenario("quick", keys | {"trials": 1})))
+        trial.run_draws(draws.study, [draws[0]])
+        assert 0.6 < tracemalloc.get_traced_memory()[1] / cost(draws).memory_bytes < 1.4
+    finally:
+        tracemalloc.stop()
 
 
 def threads():

@@ -19,7 +19,7 @@ from favorbench.users import stated_cost
 EXPS_OF_A_FEATURE = 3.0  # exp, log or tan of each feature of queries and keys: the most expensive maps need 3
 LIBRARIES_BYTES = 128 << 20  # of a worker: 60 MiB before its first draw, and what SciPy and BLAS add; torch takes more
 
-ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them
+ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them; the width of values counts for two
 
 
 class PlanCost(NamedTuple):
@@ -92,13 +92,16 @@ def _works(plan: Plan, batch: int | None) -> list[_Work]:
     together = 1
     if batch and plan.study.backend.batched:
         together = max(map(len, batches(plan, range(len(plan)), batch)))
-    return [_work(plan.study, shape, together) for shape in plan.shapes]
+    laws = {name: law for name, (_, law) in plan.study.inputs.items()}
+    gradients = {name: law.opened().gradient_draws for name, law in laws.items() if isinstance(law, Fixed)}
+    return [_work(plan.study, shape, together, gradients.get(shape.input)) for shape in plan.shapes]
 
 
-def _work(study: Study, shape: DrawShape, together: int = 1) -> _Work:
+def _work(study: Study, shape: DrawShape, together: int = 1, gradients: int | None = None) -> _Work:
+    """gradients: of each head of a fixed input, whose queries are read whole before some are chosen."""
     head, rows_measured = shape.head, study.scenario.rows(shape.head.query_len)
     dim, tokens, entries = head.head_dim, rows_measured + head.seq_len, rows_measured * head.seq_len
-    flops, exps = 4.0 * entries * dim, float(entries)  # exact attention: two products, one exp for each entry
+    flops, exps = 2.0 * entries * (dim + head.d_v), float(entries)  # exact attention: one exp for each entry
     measured = study.shape(head)._replace(n=rows_measured)
     held, rows = 0, 0
     for batch in study.batches(shape.sizes, head):
@@ -118,12 +121,18 @@ def _work(study: Study, shape: DrawShape, together: int = 1) -> _Work:
             )
             several = together if method.arrays == "batched" else 1
             held = max(held, several * method.matrix_entries(measured, counts[-1]))
-        flops += 2.0 * tokens * columns * (2 * dim + 1)  # projection, and product with [v, 1]
+        flops += 2.0 * tokens * columns * (dim + head.d_v + 1)  # projection, and product with [v, 1]
         exps += EXPS_OF_A_FEATURE * tokens * columns
         if columns:  # omega, a summary of [v, 1] for each feature, and the features of a token, or of a causal chunk
             chunk = 3 * min(CHUNK, head.seq_len) if measured.causal else 1
-            held = max(held, together * (batch.width * dim + columns * (dim + 1) + widest * chunk))
-    return _Work(flops, exps, together * ARRAYS_OF_INPUTS * tokens * dim + held, rows)
+            held = max(held, together * (batch.width * dim + columns * (head.d_v + 1) + widest * chunk))
+    widths = ARRAYS_OF_INPUTS * max(dim, head.d_v), 3 * dim + 2 * head.d_v  # of a query; of a key with its value
+    inputs = rows_measured * widths[0] + head.seq_len * widths[1]
+    if gradients is not None:  # as stored, and in float64
+        inputs += 2 * (head.query_len - rows_measured) * dim
+        if rows_measured == head.query_len and shape.scale == study.scenario.value_scale == 1.0:
+            inputs += 2 * gradients * rows_measured * head.d_v
+    return _Work(flops, exps, together * inputs + held, rows)
 
 
 def _rates() -> Rates:

@@ -83,8 +83,13 @@ class Heads:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays that are whole in memory: those given, and those of a compressed file."""
-        sources = (axes.stored.source for axes in (self.query, self.key, self.value))
-        return sum(source.nbytes for source in sources if isinstance(source, np.ndarray))
+        stored = (self.query.stored, self.key.stored, self.value.stored, *(self.gradients or ()))
+        return sum(array.source.nbytes for array in stored if isinstance(array.source, np.ndarray))
+
+    @property
+    def gradient_draws(self) -> int:
+        """The number of gradients of each head; 0 without them."""
+        return self.gradients[0].shape[-3] if self.gradients else 0
 
     def read(self, head: int, query_len: int, seq_len: int) -> Inputs:
         """One head in float64, checked. Raises InputError."""
