@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import math
+import os
 import time
 import tracemalloc
 
@@ -18,7 +19,7 @@ from favorbench.numerics.backend import Backend
 from favorbench.studies.speed import calls
 from favorbench.studies.speed import study as speed
 from favorbench.studies.speed.calls import call_of
-from tests.command_line import check_refused, printed, refused
+from tests.command_line import check_refused, printed, python, refused
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -115,6 +116,24 @@ def test_the_memory_of_a_users_function_of_torch_is_not_stated():
 
 def softmax_of_torch(query, key, value, size, rng):
     return importlib.import_module("torch").softmax(query @ key.mT, -1) @ value
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_fused_attention_is_timed_on_one_core():
+    """Beside NumPy, too, where nothing had imported torch before."""
+    code = """
+from favorbench.numerics.backend import Backend
+from favorbench.studies.speed.study import study
+found = set()
+def fused_attention(self, *arrays):
+    import torch
+    found.add(torch.get_num_threads())
+Backend.fused_attention = fused_attention
+study(["positive"], [4], [16], 4, 3)
+print(found)
+"""
+    done = python("-c", code, env=os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"})
+    assert done.stdout == "{1}\n", done.stderr
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")

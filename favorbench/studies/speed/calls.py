@@ -5,6 +5,7 @@ Calls are interleaved so that a machine that becomes busy slows all of them down
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import statistics
 import time
@@ -62,6 +63,7 @@ def calls_of_exact(backend: Backend, causal: bool = False) -> Iterator[tuple[str
 
     yield EXACT, exact
     if backend.has_fused_attention():
+        importlib.import_module("torch")  # now, so that ``Backend.precision`` finds its threads
         yield FUSED, lambda q, k, v: backend.fused_attention(q, k, v, causal)
 
 
