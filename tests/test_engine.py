@@ -1,6 +1,7 @@
 """The engine: names are built once, plans are small, what will not fit is refused, nothing outlives a call."""
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from favorbench.errors import ScenarioError, WorkerError
 from favorbench.numerics.machine import Rates
 from favorbench.run import sweep
 from favorbench.studies.verify.cost import counted, counting
-from tests.command_line import run
+from tests.command_line import python, run
 from tests.conftest import random_heads, same_rows, small_scenario
 
 
@@ -227,6 +228,20 @@ def test_the_stated_memory_of_a_file(save, shapes, gradients):
 
 def threads():
     return [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_what_a_users_estimator_imports_is_on_one_core_in_each_draw():
+    """The first draw is computed again; each is an output and its row sums, for each of two functions."""
+    source = "THREADS = []\n"
+    for name in ("one", "two"):
+        source += f"def {name}(query, key, value, size, rng):\n    import torch\n"
+        source += "    THREADS.append(torch.get_num_threads())\n    return value\n"
+    Path("lazy.py").write_text(source)
+    keys = {"maps": "none", "methods": "lazy:one,lazy:two", "seq_len": "8", "head_dim": "4", "num_projections": "4"}
+    code = f"import favorbench as fb, lazy; fb.sweep({keys | {'trials': 2}}, 'run'); print(lazy.THREADS)"
+    done = python("-c", code, env=os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"})
+    assert done.stdout == f"{[2] * 2 + [1] * 8}\n", done.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 3])

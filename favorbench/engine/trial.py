@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from favorbench.numerics.arrays import (
     to_column_major,
 )
 from favorbench.numerics.backend import Backend
-from favorbench.numerics.machine import one_core
+from favorbench.numerics.machine import all_on_one_core, one_core
 from favorbench.numerics.streams import Streams, stream
 from favorbench.registry import is_ours
 from favorbench.samplers.base import draw_omega
@@ -215,11 +216,18 @@ def _errors(
             cast = _mapped(cast, lambda array: 1 * array)
         return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
 
-    def compute() -> Errors:
-        methods = [calibrated(study, estimator.method, draws, array) for estimator, _ in batch.members]
+    def sums(methods: Sequence[Any]) -> Errors:
         doubles = itertools.repeat(None) if dtype == "float64" else estimates(methods, "float64")
         answer = to_column_major(exact) if batch.kind == "map" else exact
-        return _summed(estimates(methods, dtype), doubles, answer, problem.gradients)
+        with one_core(), study.backend.precision(draws[0].dtype):  # also in what another estimator has imported
+            return _summed(estimates(methods, dtype), doubles, answer, problem.gradients)
+
+    def compute() -> Errors:
+        methods = [calibrated(study, estimator.method, draws, array) for estimator, _ in batch.members]
+        imported, errors = len(sys.modules), sums(methods)
+        if len(sys.modules) == imported or all_on_one_core():
+            return errors
+        return sums(methods)  # a user's estimator has imported a library, which computed on all cores
 
     if study.calibration is not None or any(estimator.method.random for estimator, _ in batch.members):
         return compute()

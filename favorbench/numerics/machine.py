@@ -70,6 +70,11 @@ def one_core() -> Iterator[None]:
         _LIMIT.give_back()
 
 
+def all_on_one_core() -> bool:
+    """Whether every library that is loaded computes on one core."""
+    return all(pool["num_threads"] == 1 for pool in threadpoolctl.threadpool_info())
+
+
 @functools.cache
 def scipy_linalg() -> Any:
     """Import scipy.linalg when needed: it has its own BLAS library, which is set to one thread like the others."""
