@@ -186,6 +186,11 @@ def test_a_folder(folder, tmp_path):
         tokenise(loaded, files, 1)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_text():
+    Path("marked.txt").write_bytes(b"\xef\xbb\xbfw5 w6")
+    assert read_texts(["marked.txt"])[0].content == "w5 w6"
+
+
 @pytest.mark.parametrize("gap, whole", [(" ", False), (" " * 200, True)])
 def test_of_a_long_text_only_the_beginning_is_tokenised(folder, gap, whole):
     loaded = load(folder())

@@ -362,7 +362,7 @@ def read_texts(paths: Sequence[str | Path]) -> list[TextFile]:
         if twin := next((text.name for text in files if text.sha256 == digest), None):
             raise InputError(f"`text` {path}: the same text as {twin}; give each once")
         try:
-            content = data.decode("utf-8")
+            content = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: not a text in UTF-8 (byte {error.start}): {error.reason}") from None
         if not content.strip():  # encoders would still read its special tokens

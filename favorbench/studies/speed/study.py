@@ -251,7 +251,8 @@ def _draw(data: pd.DataFrame, crossings: dict[str, float], ax: Axes) -> None:
         if name in estimators:
             look = style.series_look(estimators.index(name), label=style.plain(name))
         else:
-            look = {"color": "black", "linestyle": "-" if name == EXACT else "--", "marker": "x", "label": name}
+            line, marker = ("-", "x") if name == EXACT else ("--", "+")
+            look = {"color": "black", "linestyle": line, "marker": marker, "label": name}
         style.line_with_band(ax, rows["seq_len"], rows["seconds"], (rows["low"], rows["high"]), 0.15, **look)
         if name in crossings:
             ax.axvline(crossings[name], color=look["color"], linewidth=0.8, linestyle=":", zorder=0.5)
