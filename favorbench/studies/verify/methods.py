@@ -135,7 +135,7 @@ def _of_single_sizes(method: Method, problem: AttentionProblem, seed: int) -> It
 
 
 def _lost(method: Method) -> float:
-    """What rounding may grow to: methods with negative weights, as those with inverses, may lose half the digits."""
+    """The factor by which rounding may grow: half of the digits are lost at most, and none if weights are positive."""
     return 1.0 if method.convex else EPS**-0.5
 
 
