@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import favorbench as fb
 from favorbench.errors import ModelError
 from favorbench.results.summary import rows_of
-from tests.command_line import check_refused, commands, in_a_process, printed, refused, run, succeeded
+from tests.command_line import check_refused, commands, in_a_process, printed, python, refused, run, succeeded
 from tests.conftest import THOROUGH, random_heads
 
 SMALL = "sweep --maps positive,trig -R 3,8 -L 24 -d 4 --trials 2"
@@ -547,3 +547,13 @@ def test_wrong_requests_are_refused_without_torch():
     if importlib.util.find_spec("torch") is None:
         with pytest.raises(ModelError, match=r"pip install 'favorbench\[models\]'"):
             fb.capture(None, None)
+
+
+def test_only_what_draws_imports_matplotlib():
+    """It takes a third of the seconds of a table."""
+    succeeded("sweep quick --maps trig -R 4 -L 8 -d 4 --trials 2 --out run -q")
+    without = "import sys; sys.modules['matplotlib'] = None; from favorbench.__main__ import main; main()"
+    for command in ("table run", "compare run run"):
+        done = python("-c", without, *command.split())
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "a library cannot be loaded" in python("-c", without, "plot", "run").stderr

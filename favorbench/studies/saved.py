@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from favorbench.engine.provenance import VERSION
 from favorbench.engine.rows import part_paths
@@ -12,15 +12,15 @@ from favorbench.engine.store import MANIFEST, read_manifest
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import read_json
 from favorbench.formats import in_shell
-from favorbench.models import figures, store, summary
+from favorbench.models import store, summary
 from favorbench.models.recommended import FILE, RecommendationFile
-from favorbench.results.page import study_page, write_study
 from favorbench.sections import Sections
 from favorbench.studies.recommend.answer import Recommendation, sections
 from favorbench.studies.recommend.candidates import EstimatorSetting
 from favorbench.studies.recommend.decision import Decision, MeasuredCandidate, WholeModel, signed
-from favorbench.studies.recommend.figure import charts
-from favorbench.style import Chart
+
+if TYPE_CHECKING:
+    from favorbench.style import Chart
 
 
 class SavedStudy(NamedTuple):
@@ -30,7 +30,7 @@ class SavedStudy(NamedTuple):
     command: str
     title: str
     sections: Sections
-    charts: Sequence[Chart]
+    charts: "Sequence[Chart]"
     manifest: Mapping[str, Any]
     data: str
     record: Mapping[str, Any]
@@ -44,6 +44,8 @@ class SavedStudy(NamedTuple):
 
     def write_page(self, path: Path) -> list[Path]:
         """Write the page, as ``favorbench report`` does for a sweep."""
+        from favorbench.results.page import study_page, write_study
+
         scenario = dict(self.manifest.get("asked", self.manifest.get("scenario", {})))
         scenario |= {"texts": len(scenario["texts"])} if "texts" in scenario else {}
         day = str(self.manifest.get("end", ""))[:10]
@@ -73,6 +75,9 @@ def saved_study(path: Path) -> SavedStudy | None:
         raise StoreError(f"{path} has no recommendation yet; rerun the same favorbench recommend command to resume it")
     if not searched and not part_paths(path / "trials") and (path / "summary.md").exists():
         raise StoreError(f"{path} holds no measurements; favorbench model wrote it; look at {path / 'summary.md'}")
+    from favorbench.models import figures  # here, as they import matplotlib, which the table of a sweep does without
+    from favorbench.studies.recommend.figure import charts
+
     try:
         if searched:
             result = read_recommendation(path)
