@@ -100,8 +100,8 @@ def _caption(
     """The meaning of the marks, and whether there are enough draws for verdicts."""
     draws = min(item.draws for item in ranked)
     text = (
-        f"Median {metric} over that of uniform attention (dashed), bar: {interval_name(draws)}, {draws} draws. "
-        f"{what_r_means(results)} "
+        f"Median {metric} over that of uniform attention (dashed, taken as known), bar: {interval_name(draws)}, "
+        f"{draws} draws. {what_r_means(results)} "
     )
     text += "Blue: detectably better than uniform attention; red: worse; grey and hollow: no detectable difference. "
     if all(draws >= item.draws_needed for item in ranked):
@@ -134,7 +134,7 @@ def _draw(frame: pd.DataFrame, ax: Axes, names: Mapping[str, str], metric: str) 
     ax.set_ylim(-0.7, len(names) - 0.3)
     ax.set_yticks(range(len(names)), [style.plain(words) for words in names.values()])
     ax.tick_params(axis="y", length=0)
-    ax.set_xlabel(relative_label(metric), fontsize=style.font_size() - 2)
+    ax.set_xlabel(relative_label(metric).replace(" relative", "\nrelative"), fontsize=style.font_size() - 2)
     return frame.drop(columns="panel")
 
 
