@@ -1,5 +1,6 @@
 """How far runs are."""
 
+import errno
 import json
 import os
 import signal
@@ -85,6 +86,18 @@ def test_reading_a_lock_does_not_take_it(tmp_path):
     with store_at(Path("run")):
         assert in_use(Path("run")) and in_use(Path("run"))
     assert not in_use(Path("run"))
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_whole_run_on_a_file_system_without_locks_is_not_running(error, monkeypatch):
+    fb.sweep(KEYS, "run")
+
+    def flock(*arguments):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    code, out, err = run("status run --json")
+    assert (code, err) == (0, "") and json.loads(out)[0]["state"] == "complete"
 
 
 def test_a_study_of_a_model_counts_measurements(tmp_path):

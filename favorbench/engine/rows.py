@@ -315,14 +315,18 @@ def in_use(path: Path) -> bool:
     file = path / ".lock"
     if not file.is_file():  # a pipe would wait for a writer
         return False
-    with contextlib.suppress(OSError):  # filelock.Timeout is one
-        if fcntl is None:
-            with filelock.FileLock(file, timeout=0):
-                return False
-        with file.open("rb") as held:  # a shared lock, which needs no permission to write
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    return True
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        try:
+            if fcntl is None:
+                with filelock.FileLock(file, timeout=0):
+                    return False
+            with file.open("rb") as held:  # a shared lock, which needs no permission to write
+                fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, filelock.Timeout):
+            return True
+        except OSError:  # a file system without locks: while filelock holds one there, it names its process in the file
+            return file.stat().st_size > 0
+    return False
 
 
 def _refuse_foreign(path: Path, manifest: Path) -> None:
