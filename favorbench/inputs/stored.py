@@ -23,6 +23,11 @@ _TYPES = {
 
 BLOCK = 4 << 20  # bytes read at a time if a part of an array is scattered over the file
 
+#: The arrays that are read; of others only the names matter.
+USED = {
+    "q", "k", "v", "query", "key", "value", "layer", "head", "text", "causal", "meta", "gradients", "gradient_scales",
+}  # fmt: skip
+
 PICKLED = "it holds Python objects (pickle), which are never read"
 
 
@@ -142,18 +147,21 @@ def _of_npz(path: str) -> Contents:
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
-            if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
-                with archive.open(info) as checked:  # its end compares the checksum
-                    while checked.read(1 << 20):
-                        pass
-                file.seek(info.header_offset + 26)
-                name_length, extra_length = struct.unpack("<HH", file.read(4))
-                start = info.header_offset + 30 + name_length + extra_length
-                file.seek(start)
-                arrays[name] = _npy(file, path, start + info.file_size)
-            else:
-                with archive.open(info) as packed:
-                    arrays[name] = Stored.of(np.lib.format.read_array(packed, allow_pickle=False))
+            packed = info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1
+            with archive.open(info) as member:
+                if packed and name in USED:
+                    arrays[name] = Stored.of(np.lib.format.read_array(member, allow_pickle=False))
+                    continue
+                while member.read(1 << 20):  # its end compares the checksum
+                    pass
+            if packed:
+                arrays[name] = Stored.of(np.empty(0))
+                continue
+            file.seek(info.header_offset + 26)
+            name_length, extra_length = struct.unpack("<HH", file.read(4))
+            start = info.header_offset + 30 + name_length + extra_length
+            file.seek(start)
+            arrays[name] = _npy(file, path, start + info.file_size)
     return with_about(arrays)
 
 
