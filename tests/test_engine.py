@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import tracemalloc
 from collections import Counter
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
@@ -226,6 +227,31 @@ def test_the_stated_memory_of_a_file(save, shapes, gradients):
         assert 0.6 < tracemalloc.get_traced_memory()[1] / cost(draws).memory_bytes < 1.4
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="units of ru_maxrss")
+def test_the_stated_memory_of_a_worker_that_is_sent_arrays():
+    script = """
+        import multiprocessing, resource
+        from concurrent.futures import ProcessPoolExecutor
+        import numpy as np
+        import favorbench as fb
+        from favorbench.engine.cost import LIBRARIES_BYTES, cost
+        from favorbench.engine.plan import plan
+        from favorbench.engine.scenario import as_scenario
+        from favorbench.engine.study import Study
+
+        if __name__ == "__main__":
+            keys = dict(maps="elu", methods="none", baselines="uniform", trials=1, num_projections=4, query_rows=16)
+            keys["inputs"] = {"mine": tuple(np.ones((3, 4, 8192, 64)))}
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as worker:
+                fb.sweep(None, workers=worker, **keys)
+            used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+            print(used / (cost(plan(Study.of(as_scenario(None, keys)))).memory_bytes + LIBRARIES_BYTES))
+    """
+    Path("script.py").write_text(textwrap.dedent(script))
+    ended = python("script.py")
+    assert 0.6 < float(ended.stdout or 0) < 1.3, ended
 
 
 def threads():

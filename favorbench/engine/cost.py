@@ -11,13 +11,15 @@ from favorbench.baselines.members import MATRIX_LIMIT
 from favorbench.engine.plan import DrawShape, Plan
 from favorbench.engine.study import CACHE_BYTES, Study, distinct_sizes
 from favorbench.engine.trial import batches
-from favorbench.inputs import Fixed
+from favorbench.inputs import Arrays, Fixed
 from favorbench.methods.features import LinearAttention
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 from favorbench.users import stated_cost
 
 EXPS_OF_A_FEATURE = 3.0  # exp, log or tan of each feature of queries and keys: the most expensive maps need 3
 LIBRARIES_BYTES = 128 << 20  # of a worker: 60 MiB before its first draw, and what SciPy and BLAS add; torch takes more
+
+COPIES = 4  # of arrays in memory, in a worker: as received, as arrays, and twice as they come with the next task
 
 ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them; the width of values counts for two
 
@@ -85,7 +87,11 @@ def _bytes_of(plan: Plan, works: Iterable[_Work]) -> int:
 
 def _bytes_of_inputs(plan: Plan) -> int:
     """Bytes of inputs that are whole in the memory of each process."""
-    return sum(law.opened().nbytes for _, law in plan.study.inputs.values() if isinstance(law, Fixed))
+    laws = [law for _, law in plan.study.inputs.values() if isinstance(law, Fixed)]
+    return sum(
+        COPIES * sum(array.nbytes for array in law.arrays.values()) if isinstance(law, Arrays) else law.opened().nbytes
+        for law in laws
+    )
 
 
 def _works(plan: Plan, batch: int | None) -> list[_Work]:
