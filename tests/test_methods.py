@@ -403,6 +403,8 @@ def test_logits_by_which_groups_choose_are_those_of_a_few_at_a_time(spec):
         ("sampled-keys(weights='values')", 4000, False, 4096), ("multipole(block=512)", 512, False, 1024),
         ("multipole", 512, False, 1024), ("multipole", 1024, True, 1500), ("vertical-slash", 1024, False, 2048),
         ("sinks(4):hybrid", 4096, False, 512), ("window(8):trig", 16384, True, 512),
+        ("block-sparse(group=1)", 512, False, 1024), ("pisa(group=2)", 1024, True, 2048),
+        ("xattention(group=1)", 512, True, 1024), ("vertical-slash(group=1, columns=0.95)", 512, True, 1024),
     ],
 )  # fmt: skip
 def test_memory_that_is_stated_beside_tiles(spec, size, causal, length):

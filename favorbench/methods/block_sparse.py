@@ -29,6 +29,7 @@ from favorbench.methods.summaries import (
     logits_of,
 )
 from favorbench.numerics.arrays import (
+    TILE_ELEMENTS,
     Array,
     Features,
     array_namespace,
@@ -162,8 +163,11 @@ class Sparse(KeySummaryMethod):
         return int(self.choice_multiplications(Shape(self.group, length, 1, 1), size)) // self.group
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """The logits of a group, or of a causal chunk, three times: no tile is smaller."""
-        return 3 * min(self.chunk if shape.causal else self.group, shape.n) * self.choice_width(size, shape.l)
+        """The logits of a group, or of a causal chunk, three times: no tile is smaller. Add the copies of a tile."""
+        rows = min(self.chunk if shape.causal else self.group, shape.n)
+        tile = rows if shape.causal else max(rows, min(shape.n, TILE_ELEMENTS // self.width(size, shape.l)))
+        copies = -(-tile // self.group) * self.attended(size, shape.l) * shape.per_pair
+        return 3 * rows * self.choice_width(size, shape.l) + copies
 
 
 @dataclass(frozen=True)

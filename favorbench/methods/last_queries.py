@@ -154,7 +154,8 @@ class VerticalSlash(Sparse):
         return max(128 * size, self.choice_width(size, length))
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """Add the keys on the diagonals of each query of a group, and their values twice."""
+        """Add the keys on the diagonals of each query of a group, not of the group only, and their values twice."""
         rows = min(self.chunk if shape.causal else self.group, shape.n)
         single = self.attended(size, shape.l) - self.columns_of(size, shape.l)
-        return super().matrix_entries(shape, size) + rows * single * (shape.per_pair + shape.d_v)
+        own = shape.per_pair * (self.group - 1) // self.group + shape.d_v
+        return super().matrix_entries(shape, size) + rows * single * own

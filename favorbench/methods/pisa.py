@@ -114,5 +114,9 @@ class Pisa(BlockSparse):
         """Add the logits of all means; order 1 computes them twice."""
         return super().choice_multiplications(shape, size) * (1 + (1 + self.order) * self.groups_of(shape.n)[1])
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """Twice, as the copies are put next to the means of all blocks."""
+        return 2 * super().matrix_entries(shape, size)
+
     def pair_multiplications(self, shape: Shape, size: int) -> float:
         return (1 + self.order) * super().pair_multiplications(shape, size)
