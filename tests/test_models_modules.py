@@ -101,3 +101,16 @@ def test_exact_attention_in_its_place_is_the_module_and_the_mean_is_not(module):
         assert replace_attention.replaced > 1 and not replace_attention.left
     assert off["exact"] < SINGLE and off["uniform"] > 10 * SINGLE
     assert torch.equal(answer(model, inputs), before)
+
+
+def test_few_queries_may_look_at_many_keys():
+    """All keys as centroids are exact attention: the size is at most the number of keys, not of queries."""
+
+    class Few(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.scaled_dot_product_attention(x[:, :, :5], x, x)
+
+    model, x = Few(), torch.randn(1, 2, 40, 8, generator=torch.Generator().manual_seed(0))
+    before = model(x)
+    with fb.replace_attention(model, method="clusters", size=40):
+        assert float((model(x) - before).norm() / before.norm()) < SINGLE
