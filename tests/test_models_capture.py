@@ -118,6 +118,19 @@ def test_the_check_finds_faults(wrong):
         assert "is not softmax" in layer.reason and layer.difference > 10 * layer.limit
 
 
+@pytest.mark.parametrize("mean", [0, 1])
+def test_rounding_of_sums_is_no_fault(mean):
+    """Encoders at initialisation have flat attention: outputs are sums over all keys."""
+
+    class Attention(torch.nn.Module):
+        def forward(self, query, key, value):
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    query, key, value = torch.randn(3, 1, 12, 300, 32, generator=torch.Generator().manual_seed(0))
+    (layer,) = fb.capture(Attention(), (0.02 * query, key, value + mean)).layers
+    assert layer.heads == 12 and layer.difference < layer.limit
+
+
 def test_a_precision_that_hides_errors_is_refused():
     model, inputs = small_model("llama"), small_inputs("llama")
     assert fb.capture(model.double(), inputs).layers[0].limit < 1e-14
