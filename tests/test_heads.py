@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from favorbench import style
+from favorbench.errors import ScenarioError
 from favorbench.results import findings, heads
 from favorbench.results.figures import draw_all
 from favorbench.results.figures.cost import front
@@ -246,6 +247,21 @@ def test_error_against_cost_over_heads_and_of_one():
     median, uniform = (one.summary[one.summary["estimator"] == name]["mse_median"] for name in ("clusters", "uniform"))
     assert_allclose(own["ratio"], median / uniform.iloc[0], rtol=1e-12)
     assert draw_all(one, "skill") and "error-vs-cost" not in {file.stem for file in draw_all(one, "skill")}
+
+
+def test_why_a_figure_of_many_heads_is_missing():
+    """Runs of two maps and two sizes were told that a figure needs two maps and two sizes."""
+    results = of_heads(7)
+    for name, metric, why in [
+        ("maps", "mse", "of more than 6 heads it needs `heads`, e.g. h0"),
+        ("maps", "skill", "of more than 6 heads it needs `heads`, e.g. h0"),
+        ("error-vs-cost", "skill", "it cannot show skill"),
+        ("error-vs-L", "mse", "it needs two values of L, d or scale"),
+    ]:
+        with pytest.raises(ScenarioError, match=f"nothing to show in it; {why}$"):
+            results.plot(name, metric=metric)
+    assert "scale, and of more than 6 heads also --heads, e.g. h0" in run("plot run --metric skill")[2]
+    assert "nothing to draw" not in run("plot run --metric skill --heads h0")[2]
 
 
 def test_nothing_cheaper_beats_the_front():

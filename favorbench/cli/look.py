@@ -318,15 +318,19 @@ def _draw(
     """Draw the figures of a run, and say which are missing."""
     from favorbench import style
     from favorbench.results.figures import draw_all
+    from favorbench.results.heads import FEW, first_head, without_many
     from favorbench.results.results import load
     from favorbench.results.seconds import timed
 
     if study := _study(context, run):
         return style.write(study.charts, out or run / "figures")
-    files = draw_all(load(run), metric, out, heads=heads, estimators=estimators)
+    results = load(run)
+    files = draw_all(results, metric, out, heads=heads, estimators=estimators)
     names = {file.stem.removesuffix("-dark") for file in files}
     if not files and not quiet:
-        say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale")
+        many = len(without_many(results, FEW).summary) < len(results.summary) and heads is None
+        more = f", and of more than {FEW} heads also --heads, e.g. {first_head(results)}" if many else ""
+        say(f"{run}: nothing to draw: a figure needs two values of R, L, d or scale{more}")
     if "error-vs-cost" in names and not timed(run) and not quiet:
         say(f"{run}: for error against seconds, time the run: favorbench speed {in_shell(run)}")
     return files

@@ -19,6 +19,7 @@ from favorbench.results.heads import (
     check_known,
     check_metric,
     filtered,
+    first_head,
     select_heads,
     where_measured,
     without_many,
@@ -167,6 +168,11 @@ def _pages_named(results: RunData, name: str, metric: str, single_heads: bool) -
             return named
         allowed += map(attrgetter("name"), pages)
     if name in kinds:
-        raise ScenarioError(f"figure {name!r}: this run has nothing to show in it; it needs {kinds[name].needs}")
+        why = f"it needs {kinds[name].needs}"
+        if charts_of(kinds[name], results, metric, single_heads=True):
+            why = f"of more than {FEW} heads it needs `heads`, e.g. {first_head(results)}"
+        elif charts_of(kinds[name], results, "mse", single_heads):
+            why = f"it cannot show {metric}"
+        raise ScenarioError(f"figure {name!r}: this run has nothing to show in it; {why}")
     allowed = list(dict.fromkeys(allowed))
     raise ScenarioError(f"unknown figure {shown(name)}{nearest(name, allowed)}; allowed: {', '.join(allowed)}")
