@@ -44,7 +44,7 @@ def format_value(value: float, metric: str, floor: float = 0.0) -> str:
         return "-" if math.isnan(value) else f"{value:g}"
     if 0 < abs(value) < floor < math.inf:
         return f"<1e{math.ceil(math.log10(floor) - 1e-9)}"
-    if (metric in _PLAIN and 1e-3 <= abs(value) < 1e3) or value == 0:
+    if (metric in _PLAIN and 1e-2 <= abs(value) < 1e3) or value == 0:
         return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
@@ -95,6 +95,11 @@ def percent(share: float) -> str:
         return "-"
     digits = (d for d in range(6) if share in (0, 1) or round(100 * share, d) not in (0.0, 100.0))
     return f"{100 * share:{next((f'.{d}f' for d in digits), '.10g')}} %"
+
+
+def in_full(share: float) -> str:
+    """A share that somebody asked for, with all its digits: "97.5 %"."""
+    return f"{100 * share:.10g} %"
 
 
 def counted(count: int | str, noun: str) -> str:

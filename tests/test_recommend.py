@@ -25,7 +25,14 @@ from favorbench.errors import ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import search as search_module
-from favorbench.studies.recommend.answer import _model_certified, certified_in_words, python_lines, sentence, spent
+from favorbench.studies.recommend.answer import (
+    _model_certified,
+    certified_in_words,
+    python_lines,
+    records,
+    sentence,
+    spent,
+)
 from favorbench.studies.recommend.candidates import (
     MAPS,
     METHODS,
@@ -377,6 +384,15 @@ def test_larger_may_be_better(heads):
     assert decision.outcome == "certified" and decision.bound >= 0.99 and decision.quantile <= decision.median
     assert "above cosine 0.99" in sentence(found)
     assert charts(found)[0].title == "The cheapest estimator above the target: upper left is better"
+
+
+def test_shares_that_were_asked_for_keep_their_digits(heads):
+    asked = {"probability": 0.975, "confidence": 0.985, "methods": "clusters", "maps": "none", "heads": "h0"}
+    found = fb.recommend(heads, 0.025, out="run", **asked)
+    assert "not below 2.5 %" in sentence(found)
+    assert "with 98.5 % confidence" in certified_in_words(found) and "The 1.5 % are split" in certified_in_words(found)
+    assert "97.5 % of draws" in records(found)[0]
+    assert "97.5 %" in charts(found)[0].caption and "98.5 % confidence" in charts(found)[0].caption
 
 
 def test_drawn_inputs_are_part_of_the_certificate():

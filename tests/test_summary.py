@@ -151,6 +151,7 @@ def test_windows_alone_have_no_features_and_are_no_users():
         (math.nan, "mse", "-"),
         (0.5803, "relative_error", "0.580"),
         (123.4, "relative_error", "123"),
+        (0.00149, "relative_error", "1.5e-3"),  # two digits also of what is small
         (-31900.0, "skill", "-3.2e4"),
         (-math.inf, "skill", "-inf"),
     ],

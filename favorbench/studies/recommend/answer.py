@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from favorbench.formats import counted, format_value, percent, plain
+from favorbench.formats import counted, format_value, in_full, percent, plain
 from favorbench.methods.features import LinearAttention
 from favorbench.sections import Section, Sections, to_html
 from favorbench.studies.recommend.candidates import PER_HEAD, EstimatorSetting, Family
@@ -101,7 +101,7 @@ def sentence(result: Recommendation) -> str:
 def _certified(result: Recommendation, decisions: Sequence[Decision]) -> str:
     """State the number of heads with a certified setting, and its cost."""
     count, total = len(decisions), len(result.decisions)
-    target = percent(result.target) if result.metric.startswith("relative") else f"{result.metric} {result.target:g}"
+    target = in_full(result.target) if result.metric.startswith("relative") else f"{result.metric} {result.target:g}"
     aim = f"{'below' if better_of(result.metric) == 'lower' else 'above'} {target}"
     if not decisions:
         return f"none of {total} heads {aim}" if total > 1 else f"the head is not {aim}"
@@ -139,11 +139,11 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
     effect, setting = EFFECTS[result.metric], decision.setting
     if setting is None:
         return "Nothing is measured yet."
-    keeps, share = "at most" if better_of(result.metric) == "lower" else "at least", percent(result.probability)
+    keeps, share = "at most" if better_of(result.metric) == "lower" else "at least", in_full(result.probability)
     aim = f"{effect.name} {keeps} {result.target:g}{effect.unit} on {share} of further {model.draws}"
     point = next(point for point in decision.points if point.setting == setting)
     errors = f"median {_effect(decision.median)} and worst {_effect(point.worst)} of {decision.draws} {model.draws}"
-    sure = f"certified at {percent(result.confidence)}; {errors}"
+    sure = f"certified at {in_full(result.confidence)}; {errors}"
     best = f"{in_words(setting)}{_model_cost(model, decision)}"
     others = [f"uniform attention has {_effect(decision.uniform)}"]
     others += [f"the model in bfloat16 {_effect(model.bfloat16[1])}"] if model.bfloat16_texts else []
@@ -179,7 +179,7 @@ def _compared(result: Recommendation, model: WholeModel, decision: Decision) -> 
     nearest = max(singles, key=lambda point: point.share)
     return (
         f" One setting for all heads at no more cost is not certified: {in_words(nearest.setting)} has "
-        f"{_effect(nearest.quantile)} (on {percent(result.probability)} of {nearest.draws} {model.draws})."
+        f"{_effect(nearest.quantile)} (on {in_full(result.probability)} of {nearest.draws} {model.draws})."
     )
 
 
@@ -222,8 +222,8 @@ def _model_certified(result: Recommendation, model: WholeModel) -> str:
     return (
         f"The claim is about further {model.draws} like these ({population}), "
         f"each with a new draw of the estimator: {unit} must be exchangeable with them{parts}. With "
-        f"{percent(result.confidence)} confidence every verdict is right, and with as much every bound: the "
-        f"{percent(1 - result.confidence)} are shared equally among the {counted(decision.candidates, 'candidate')}."
+        f"{in_full(result.confidence)} confidence every verdict is right, and with as much every bound: the "
+        f"{in_full(1 - result.confidence)} are shared equally among the {counted(decision.candidates, 'candidate')}."
     )
 
 
@@ -243,8 +243,8 @@ def certified_in_words(result: Recommendation) -> str:
         tested = "random candidates. Deterministic candidates are computed, not tested"
     return (
         f"A certified bound holds with probability >= {result.probability:g}, {scope}. All verdicts on all heads "
-        f"(reaches the target or not) are right with {percent(result.confidence)} confidence, and so are all bounds. "
-        f"The {percent(1 - result.confidence)} are split equally among heads, and on each head among its {tested}."
+        f"(reaches the target or not) are right with {in_full(result.confidence)} confidence, and so are all bounds. "
+        f"The {in_full(1 - result.confidence)} are split equally among heads, and on each head among its {tested}."
     )
 
 
@@ -305,7 +305,7 @@ def records(result: Recommendation) -> list[dict[str, str]]:
 
 def _record(result: Recommendation, decision: Decision) -> dict[str, str]:
     setting, sign = decision.setting, _sign(result)
-    quantile = f"{percent(result.probability)} of draws"
+    quantile = f"{in_full(result.probability)} of draws"
     names = ("head", "estimator", "size", "certified", "cost", "cheaper from L", "median", quantile, "uniform", "draws")
     if setting is None:
         return dict.fromkeys(names, "-") | {"head": decision.head, "estimator": "not begun"}
@@ -332,7 +332,7 @@ _VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided
 
 def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, str]]:
     """The candidates that were measured, in order of cost, and the model in bfloat16."""
-    decision, quantile = result.decisions[0], f"{percent(result.probability)} of {model.draws}"
+    decision, quantile = result.decisions[0], f"{in_full(result.probability)} of {model.draws}"
     bound = f": {_sign(result)} {_effect(decision.bound)}" * (decision.outcome == "certified")
     names = ("estimator", "size", "verdict", "cost", "median", quantile, "worst", model.draws)
     rows = [
@@ -354,7 +354,7 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     timed += "; of settings per head all layers" * bool(model.chosen_on)
     unit = "multiplications" if model.by == "multiplications" else f"CPU seconds (one thread, {timed})"
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
-    share = percent(result.probability)
+    share = in_full(result.probability)
     lines = [
         f"Candidates replace attention in all layers{f' but {len(model.left)}' if model.left else ''} and are tried in "
         f"order of cost: {unit} relative to those of exact attention. median, {share} and worst: of "
@@ -389,7 +389,7 @@ def notes(result: Recommendation) -> list[str]:
     """Explain the columns of the table, and list the settings that were not tried or not decided."""
     if result.model is not None:
         return _model_notes(result, result.model)
-    p = percent(result.probability)
+    p = in_full(result.probability)
     lines = [
         "For each head the cheapest candidate that reaches the target, or the best if none does. certified: the bound "
         f"that {p} of all draws keep; median and {p}: of the draws made. cost: multiplications, as a share of exact "

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from favorbench import style
-from favorbench.formats import percent
+from favorbench.formats import in_full
 from favorbench.results.figures.blocks import metric_label
 from favorbench.studies.recommend.candidates import PER_HEAD
 from favorbench.studies.recommend.decision import EFFECTS, Decision, better_of
@@ -39,7 +39,7 @@ def charts(result: "Recommendation") -> list[style.Chart]:
     begun = [decision for decision in result.decisions if decision.setting is not None]
     if not begun:
         return []
-    p, partial_ = percent(result.probability), "" if result.complete else "NOT FINISHED. "
+    p, partial_ = in_full(result.probability), "" if result.complete else "NOT FINISHED. "
     draws, scope = (result.model.draws, "candidates") if result.model else ("draws", "heads")
     if len(begun) <= MAX_PANELS:
         panels = [
@@ -54,7 +54,7 @@ def charts(result: "Recommendation") -> list[style.Chart]:
         points = "One point for each head"
     text = (
         f"{partial_}{result.title}: {points}. A choice is drawn at the bound that {p} of all {draws} keep, certified "
-        f"at {percent(result.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} are drawn at "
+        f"at {in_full(result.confidence)} confidence for all {scope} together. Errors above {MAX_ERROR:g} are drawn at "
         f"{MAX_ERROR:g}, and costs of 0 at {FREE:g}."
     )
     side, better = ("below", "lower") if better_of(result.metric) == "lower" else ("above", "upper")
