@@ -14,8 +14,8 @@ import numpy as np
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import data_directory, file_version, open_regular
 from favorbench.inputs.base import Head, Inputs, InputSource
-from favorbench.inputs.heads import ROLES, Heads, Layout, heads_of
-from favorbench.inputs.stored import Stored, files_of, open_contents, with_about, write_npz
+from favorbench.inputs.heads import Heads, Layout, heads_of
+from favorbench.inputs.stored import ROLES, Stored, files_of, open_contents, with_about, write_npz
 from favorbench.numerics.arrays import on_host
 
 
@@ -177,7 +177,7 @@ class Arrays(Fixed):
             hosts = {str(name): on_host(part) for name, part in parts.items()}
         except Exception as error:  # a library may raise anything
             raise ScenarioError(f"`inputs` {title!r}: not arrays: {error}") from None
-        used = {*ROLES, *(role[0] for role in ROLES)}  # those of other names may hold anything
+        used = {*ROLES, *"qkv"}  # those of other names may hold anything
         kept = {name: host for name, host in hosts.items() if name in used or not host.dtype.hasobject}
         law = Arrays(title, kept, layout)
         law.check()

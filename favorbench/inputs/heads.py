@@ -11,7 +11,7 @@ import numpy as np
 
 from favorbench.errors import InputError
 from favorbench.inputs.base import Inputs
-from favorbench.inputs.stored import Contents, Stored
+from favorbench.inputs.stored import GRADIENTS, LABELS, ROLES, SCALES, Contents, Stored
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -19,12 +19,6 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 LARGEST, SMALLEST = 1e100, 1e-100
 
 Layout = Literal["heads,L,d", "L,heads,d"]
-
-#: The names of the three arrays; the first letter is enough.
-ROLES = ("query", "key", "value")
-
-#: The names of the arrays that ``capture --gradients`` adds: (heads, draws, L, d_v), and a factor (heads, draws).
-GRADIENTS, SCALES = "gradients", "gradient_scales"
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +227,7 @@ def _causal(arrays: Mapping[str, Stored]) -> Any:
 
 def _labels(leading: tuple[int, ...], arrays: Mapping[str, Stored], about: Mapping[str, Any]) -> tuple[str, ...]:
     """L0H5 from ``layer`` and ``head``, L0H5@cc0 or L0H5@0 of several texts; otherwise h5, or b0h5 in a batch."""
-    layer, head, text = (_integers(arrays.get(name), leading) for name in ("layer", "head", "text"))
+    layer, head, text = (_integers(arrays.get(name), leading) for name in LABELS)
     if layer and head:
         labels = [f"L{i}H{j}" for i, j in zip(layer, head, strict=True)]
         if len(set(text)) > 1:

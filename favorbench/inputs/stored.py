@@ -23,10 +23,17 @@ _TYPES = {
 
 BLOCK = 4 << 20  # bytes read at a time if a part of an array is scattered over the file
 
+#: The names of the three arrays; the first letter is enough.
+ROLES = ("query", "key", "value")
+
+#: The names of the arrays that ``capture --gradients`` adds: (heads, draws, L, d_v), and a factor (heads, draws).
+GRADIENTS, SCALES = "gradients", "gradient_scales"
+
+#: The names of the integers that label the heads.
+LABELS = ("layer", "head", "text")
+
 #: The arrays that are read; of others only the names matter.
-USED = {
-    "q", "k", "v", "query", "key", "value", "layer", "head", "text", "causal", "meta", "gradients", "gradient_scales",
-}  # fmt: skip
+USED = {*ROLES, *"qkv", *LABELS, GRADIENTS, SCALES, "causal", "meta"}
 
 PICKLED = "it holds Python objects (pickle), which are never read"
 
@@ -149,13 +156,12 @@ def _of_npz(path: str) -> Contents:
             name = info.filename.removesuffix(".npy")
             packed = info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1
             with archive.open(info) as member:
-                if packed and name in USED:
-                    arrays[name] = Stored.of(np.lib.format.read_array(member, allow_pickle=False))
-                    continue
+                if packed:
+                    array = np.lib.format.read_array(member, allow_pickle=False) if name in USED else np.empty(0)
+                    arrays[name] = Stored.of(array)
                 while member.read(1 << 20):  # its end compares the checksum
                     pass
             if packed:
-                arrays[name] = Stored.of(np.empty(0))
                 continue
             file.seek(info.header_offset + 26)
             name_length, extra_length = struct.unpack("<HH", file.read(4))

@@ -12,8 +12,7 @@ import numpy as np
 
 from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import written_whole
-from favorbench.inputs.heads import GRADIENTS, SCALES
-from favorbench.inputs.stored import write_npz
+from favorbench.inputs.stored import GRADIENTS, SCALES, write_npz
 
 SUFFIXES = (".npz", ".safetensors")
 DTYPES = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2")}

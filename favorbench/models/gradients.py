@@ -17,7 +17,7 @@ import numpy as np
 
 from favorbench.errors import ModelError, ScenarioError
 from favorbench.formats import format_bytes
-from favorbench.inputs.heads import GRADIENTS
+from favorbench.inputs.stored import GRADIENTS
 from favorbench.models import torch
 from favorbench.models.captured import Captured
 from favorbench.models.interface import Call, intercept_attention
