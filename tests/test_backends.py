@@ -44,7 +44,9 @@ def test_linear_attention_agrees_with_numpy(rng, to, back, name, causal):
         return
     expected = fb.linear_attention(q, k, v, sample, map=name, causal=causal)
     found = fb.linear_attention(to(q), to(k), to(v), moved, map=name, causal=causal)
-    assert_allclose(back(found), expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
+    size, largest = np.abs(expected).max(axis=-1, keepdims=True), np.abs(v).max()
+    # where a normaliser cancels to v / size of its terms, their rounding counts as many times more
+    assert np.all(np.abs(back(found) - expected) <= 1e-12 * (size + largest) ** 2 / largest)
 
 
 @pytest.mark.parametrize("name", NAMES)
