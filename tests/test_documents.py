@@ -33,6 +33,7 @@ ELSEWHERE = {
     "docs/developing.md": r"sphinx",
     "docs/findings.md": r"favorbench reproduce",
     "docs/gpu.md": r"--device cuda",
+    "docs/regression.md": r"pip install|pytest",
 }
 
 #: Commands that make the runs which a page starts from.
@@ -53,6 +54,7 @@ SMALLER = {
     "sweep real-heads": "--trials 1 -R 16",
     "--inputs minilm72-gpl": "--trials 1 -R 16",
     "sweep --scale": "--trials 1 -L 64 -R 16",
+    "sweep --inputs minilm --methods clusters,mine:nearest": "--trials 1 --out results/job",
     "1048576": "-L 4096 -R 16",
     "--inputs heads.npz --maps": "--trials 1 -R 16",
     "model smollm2": "-L 32 -R 8 --draws 1",
@@ -70,7 +72,7 @@ SMALLER = {
 def lines(block):
     """The command lines of a block, without comments."""
     text = re.sub(r"\s+#.*$", "", block.replace("\\\n", " "), flags=re.MULTILINE)
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#!")]
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def prepare():
@@ -104,6 +106,7 @@ def test_every_line_of_a_page_runs(name, tmp_path, monkeypatch):
         pytest.skip("no commands")
     names = prepare()
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     monkeypatch.syspath_prepend(str(tmp_path))
     with ExitStack() as stack:
         if "tcp://host:8786" in page:
@@ -112,15 +115,15 @@ def test_every_line_of_a_page_runs(name, tmp_path, monkeypatch):
             page = page.replace("tcp://host:8786", address)
         for line in BEFORE.get(name, []):
             run_line(line)
-        for language, text in re.findall(r"^```(sh|python|toml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        for language, text in re.findall(r"^```(sh|python|toml|yaml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
             if language == "toml":
                 Path("my-study.toml").write_text(text)
             elif language == "python" and not re.search(ELSEWHERE.get(name, "(?!)"), text):
                 if (file := re.match(r"# (\w+\.py)\n", text)) is not None:
                     Path(file[1]).write_text(text)
                 exec(compile(text, name, "exec"), names)
-            elif language == "sh":
-                for line in lines(text):
+            elif language in ("sh", "yaml"):
+                for line in lines(text.replace("- run: ", "")):
                     if not re.search(ELSEWHERE.get(name, "(?!)"), line):
                         run_line(line)
 
