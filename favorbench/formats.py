@@ -33,7 +33,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 
 
 def format_value(value: float, metric: str, floor: float = 0.0) -> str:
-    """Two or three significant digits; counts as they are.
+    """Two or three significant digits, more next to 1; counts as they are.
 
     floor: the rounding error of this value. A value below it is not a measurement, and its digits differ between
     machines: it is printed as less than the power of ten above the floor, "<1e-15".
@@ -45,9 +45,14 @@ def format_value(value: float, metric: str, floor: float = 0.0) -> str:
     if 0 < abs(value) < floor < math.inf:
         return f"<1e{math.ceil(math.log10(floor) - 1e-9)}"
     if (metric in _PLAIN and 1e-2 <= abs(value) < 1e3) or value == 0:
-        return f"{value:.3f}" if abs(value) < 10 else f"{value:.0f}"
+        return f"{value:.{decimals(value)}f}" if abs(value) < 10 else f"{value:.0f}"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def decimals(value: float) -> int:
+    """Three, or as many as keep a value next to 1 apart from 1."""
+    return next((digits for digits in range(3, 7) if round(value, digits) != 1), 3)
 
 
 def format_bytes(count: float) -> str:
@@ -99,7 +104,7 @@ def percent(share: float) -> str:
 
 def in_full(share: float) -> str:
     """A share that somebody asked for, with all its digits: "97.5 %"."""
-    return f"{100 * share:.10g} %"
+    return f"{100 * share:.12g} %"
 
 
 def counted(count: int | str, noun: str) -> str:

@@ -102,6 +102,12 @@ def test_the_interval_of_the_geometric_mean_has_the_level_of_the_rows(base):
     assert_allclose(np.log(found.mean[1:3]), by_draw[[1, 14]])  # 1 - 2 * 17 / 2^16 of 16 draws, where 95 % are [3, 12]
 
 
+def test_ratios_and_levels_are_not_rounded_to_1_and_100_percent(base):
+    found = comparison(base, changed(base, "trig", 1.00004), factor=1.0, alpha=4e-5)
+    shown = [row for section in comparison_sections(found) for row in section.rows if row["estimator"] == "trig / iid"]
+    assert [(row["new / old"], row["99.996 % interval"]) for row in shown] == [("1.00004", "1.00004 to 1.00004")] * 3
+
+
 def changes_of(run, row):
     """new / old of a row of two estimators, by draw."""
     trials = run.trials[run.trials["num_projections"] == row.key.size].set_index("draw")

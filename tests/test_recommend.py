@@ -26,6 +26,7 @@ from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import search as search_module
 from favorbench.studies.recommend.answer import (
+    _effect,
     _model_certified,
     certified_in_words,
     python_lines,
@@ -384,6 +385,8 @@ def test_larger_may_be_better(heads):
     assert decision.outcome == "certified" and decision.bound >= 0.99 and decision.quantile <= decision.median
     assert "above cosine 0.99" in sentence(found)
     assert charts(found)[0].title == "The cheapest estimator above the target: upper left is better"
+    (record,) = records(found._replace(decisions=(decision._replace(bound=0.99962),)))
+    assert record["certified"] == ">= 0.9996" and _effect(0.99962) == "0.9996"  # not 1.000, more than is certified
 
 
 def test_shares_that_were_asked_for_keep_their_digits(heads):

@@ -153,6 +153,8 @@ def test_windows_alone_have_no_features_and_are_no_users():
         (123.4, "relative_error", "123"),
         (0.00149, "relative_error", "1.5e-3"),  # two digits also of what is small
         (-31900.0, "skill", "-3.2e4"),
+        (0.99962, "cosine", "0.9996"),
+        (1 - 1e-9, "cosine", "1.000"),
         (-math.inf, "skill", "-inf"),
     ],
 )

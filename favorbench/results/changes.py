@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from favorbench.engine.columns import CELL
-from favorbench.formats import format_value
+from favorbench.formats import decimals, format_value
 from favorbench.metrics import EFFECT
 from favorbench.results.summary import RunData, estimator_names, own_draws
 from favorbench.results.tables import sized
@@ -78,10 +78,12 @@ class Change(NamedTuple):
 
 
 def format_ratio(value: float) -> str:
-    """Three digits; a power of ten where the ratio is too large or too small for them."""
+    """Three digits, more next to 1; a power of ten where the ratio is too large or too small for them."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else "inf"
-    return f"{value:.3f}" if 0.01 <= value < 10 else f"{value:.3g}" if 10 <= value < 1e4 else format_value(value, "mse")
+    if 0.01 <= value < 10:
+        return f"{value:.{decimals(value)}f}"
+    return f"{value:.3g}" if 10 <= value < 1e4 else format_value(value, "mse")
 
 
 def judged(rows: Sequence[Errors], factor: float, alpha: float) -> list[Change]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.errors import ScenarioError
-from favorbench.formats import counted, format_value, heading, printable, shown
+from favorbench.formats import counted, format_value, heading, in_full, printable, shown
 from favorbench.metrics import METRICS
 from favorbench.parameters import check_between, check_factor
 from favorbench.registry import nearest, split_list
@@ -328,7 +328,7 @@ def comparison_sections(comparison: RunComparison, only_changed: bool = False, i
     """
     covered = min((row.change.coverage for row in comparison.rows if row.change), default=0.0)
     level = 1.0 - comparison.alpha
-    interval = f"{100 * level:.4g} % interval" if covered >= level else "smallest to largest"
+    interval = f"{in_full(level)} interval" if covered >= level else "smallest to largest"
     tables = []
     shown = [row for row in (comparison.changed if only_changed else comparison.rows) if row.change]
     for cell, rows in groupby(shown, key=lambda row: row.cell):

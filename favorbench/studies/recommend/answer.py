@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from favorbench.formats import counted, format_value, in_full, percent, plain
+from favorbench.formats import counted, decimals, format_value, in_full, percent, plain
 from favorbench.methods.features import LinearAttention
 from favorbench.sections import Section, Sections, to_html
 from favorbench.studies.recommend.candidates import PER_HEAD, EstimatorSetting, Family
@@ -193,8 +193,8 @@ def _model_cost(model: WholeModel, decision: Decision) -> str:
 
 
 def _effect(value: float) -> str:
-    """An effect: three digits."""
-    return "-" if math.isnan(value) else f"{value:.3g}"
+    """An effect: three digits, more next to 1."""
+    return "-" if math.isnan(value) else f"{value:.{decimals(value)}g}"
 
 
 def in_words(setting: EstimatorSetting) -> str:
