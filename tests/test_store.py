@@ -1,5 +1,6 @@
 """Rows on disk: no kill loses or doubles one, readers see a whole, and what is damaged is found."""
 
+import errno
 import hashlib
 import itertools
 import json
@@ -7,6 +8,7 @@ import math
 import multiprocessing
 import os
 import random
+import stat
 import time
 from pathlib import Path
 
@@ -136,6 +138,29 @@ def test_a_join_that_is_broken_off_at_any_step_loses_and_doubles_nothing(monkeyp
     with store_at(run) as store:
         store.join()
     same(pd.read_parquet(run / "trials").sort_values("draw", kind="stable", ignore_index=True), 8)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders are not synchronised there")
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EIO])
+def test_parts_are_joined_where_a_file_system_cannot_synchronise_folders(monkeypatch, run, at_once, error):
+    sync = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(error, os.strerror(error))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with store_at(run) as store:
+        for draw in range(3):
+            store.append(rows_of([draw]))
+        if error == errno.EIO:
+            with pytest.raises(StoreError, match="Input/output error; saved results are intact"):
+                store.join()
+        else:
+            store.join()
+    assert len(part_paths(run / "trials")) == (4 if error == errno.EIO else 1)
+    same(read(run), 3)
 
 
 def _write(path, draws):
