@@ -163,6 +163,26 @@ def test_parts_are_joined_where_a_file_system_cannot_synchronise_folders(monkeyp
     same(read(run), 3)
 
 
+def test_folders_that_cannot_be_read_are_not_taken_for_empty(monkeypatch):
+    fb.sweep({"maps": ["elu"], "methods": [], "seq_len": [16], "head_dim": [4], "trials": 2}, "run")
+    Path("heads").mkdir()
+
+    def refusing(function):
+        def wrapped(folder="."):
+            if str(folder).endswith(("trials", "heads")):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+            return function(folder)
+
+        return wrapped
+
+    for name in ("listdir", "scandir"):  # root may read everything
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    for command in ("table run", "status run", "sweep --maps elu -L 16 -d 4 --trials 2 --out run", "recommend heads"):
+        assert "Permission denied" in refused(*command.split())
+    with pytest.raises(StoreError, match=r"cannot use run.trials: Permission denied"):
+        part_paths(Path("run/trials"))
+
+
 def _write(path, draws):
     """Write and join without an end, as fast as it goes."""
     rows_module.FLUSH_SECONDS = -1.0

@@ -234,8 +234,14 @@ def read_parts(
 
 
 def part_paths(folder: Path) -> list[Path]:
-    """The paths of the parts in a folder, in the order in which they were written."""
-    return sorted(folder.glob("part-*.parquet"))
+    """The paths of the parts in a folder, in the order in which they were written.
+
+    Raises StoreError for a folder that cannot be read, in which `glob` finds nothing.
+    """
+    names: list[str] = []
+    with clear_errors(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(folder)
+    return sorted(folder / name for name in names if name.startswith("part-") and name.endswith(".parquet"))
 
 
 def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None, run: str) -> StoredPart | None:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -116,7 +117,9 @@ class Contents(NamedTuple):
 
 def files_of(path: str) -> list[Path]:
     """The .npy files of a folder in order; a file itself. Raises OSError."""
-    return sorted(Path(path).glob("*.npy")) if Path(path).is_dir() else [Path(path)]
+    if not Path(path).is_dir():
+        return [Path(path)]
+    return sorted(file for name in os.listdir(path) if (file := Path(path, name)).match("*.npy"))  # glob hides failures
 
 
 def open_contents(path: str) -> Contents:
