@@ -203,10 +203,11 @@ def test_omega_is_moved_and_cast(rng, torch, spec):
     assert_array_equal(back, expected)
 
 
-def test_float16_of_numpy_gives_no_warning(rng):
+@pytest.mark.parametrize("causal", [False, True])
+def test_float16_of_numpy_gives_no_warning(causal, rng):
     arrays = [array.astype(np.float16) for array in rng.normal(size=(3, 16, 4))]
     sample = fb.sample_omega("iid", 8, 4, rng).astype(np.float16)
-    assert np.all(np.isfinite(fb.linear_attention(*arrays, sample)))  # warnings are errors in tests
+    assert np.all(np.isfinite(fb.linear_attention(*arrays, sample, causal=causal)))  # warnings are errors in tests
 
 
 def test_a_calibration_serves_both_libraries(rng, torch):

@@ -122,7 +122,7 @@ def _underflows(normaliser: Array) -> bool:
     """
     xp = array_namespace(normaliser)
     limits = xp.finfo(normaliser.dtype)
-    least = limits.smallest_normal / (limits.eps if limits.max > 1e5 else 1.0)
+    least = limits.smallest_normal / (limits.eps if float(limits.max) > 1e5 else 1.0)
     return bool(xp.any(xp.abs(normaliser) < least))
 
 
