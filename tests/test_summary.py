@@ -171,3 +171,8 @@ def test_numbers_are_short(value, metric, text):
 )  # fmt: skip
 def test_a_users_function_may_have_the_name_of_an_oracle(name, oracle):
     assert is_oracle(name) == oracle
+
+
+def test_what_is_equal_but_for_rounding_stays_in_its_order():
+    values = pd.DataFrame({"ratio": [2.0 + 1e-15, 2.0, np.inf, np.nan, 1.0, 1.0 - 1e-15]})
+    assert list(tables.ascending(values, "ratio").index) == [4, 5, 0, 1, 2, 3]

@@ -13,6 +13,7 @@ from favorbench.formats import counted
 from favorbench.results.heads import effect_sentences, number, populations
 from favorbench.results.summary import RunData, cells_of, compared, estimator_name, estimator_names, rows_of, usable
 from favorbench.results.tables import (
+    ascending,
     at_largest_size,
     at_size,
     largest_size,
@@ -82,7 +83,7 @@ def head_sentences(results: RunData) -> list[str]:
 
 
 def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
-    rows = at_largest_size(results, rows.sort_values("ratio_median"), compared(rows))
+    rows = at_largest_size(results, ascending(rows, "ratio_median"), compared(rows))
     ranked, baselines = compared(rows), rows[rows["kind"] == "baseline"]
     if ranked.empty:
         return f"{title}: nothing is compared but bounds."
@@ -177,7 +178,7 @@ def _first_to_win(results: RunData, floor: float, estimators: pd.DataFrame) -> s
 
 def _least_of_cell(results: RunData, floor: float, cell: pd.DataFrame) -> str:
     """The estimator with the least error at the largest size, and the best map where it is none; no bounds."""
-    ranked = at_largest_size(results, usable(compared(cell)).sort_values("mse_median"))
+    ranked = at_largest_size(results, ascending(usable(compared(cell)), "mse_median"))
     uniform = float(cell.loc[cell["estimator"] == "uniform", "mse_median"].iloc[0])
     if ranked.empty or not uniform > 0 or not math.isfinite(ranked["mse_median"].iloc[0]):
         return ""

@@ -26,7 +26,7 @@ from favorbench.results.summary import (
     population_title,
     summarise,
 )
-from favorbench.results.tables import rounding_level
+from favorbench.results.tables import rounding_level, without_rounding
 from favorbench.sections import Section
 from favorbench.statistics import LEVEL, fewest_draws, holm, interval_name, median_interval, sign_test, verdict
 
@@ -103,13 +103,13 @@ def _of_cell(trials: pd.DataFrame, cell: pd.DataFrame, metric: str) -> Ranking:
     column, floor, chosen = f"{metric}_median", rounding_level(trials, metric), at_largest(cell)
 
     def floored(values: Any) -> Any:
-        return _without_rounding(np.maximum(values, floor or -np.inf))
+        return without_rounding(np.maximum(values, floor or -np.inf))
 
     better_first = METRICS[metric].better == "lower"
     order = chosen.sort_values(column, ascending=better_first, kind="stable", key=floored)
     errors = _by_draw(trials, order, metric)
     verdicts = cell["versus_uniform"] if metric == "mse" else _versus_uniform(trials, cell, metric)
-    columns = [_without_rounding(errors[i].to_numpy()) for i in order.index]
+    columns = [without_rounding(errors[i].to_numpy()) for i in order.index]
     intervals = [median_interval(values[~np.isnan(values)]) for values in columns]  # without draws on which it failed
     frame = order[_ESTIMATOR].assign(
         sampler=_or_none(order["sampler"]), median=order[column], low=[interval.low for interval in intervals],
@@ -130,7 +130,7 @@ def _by_draw(trials: pd.DataFrame, rows: pd.DataFrame, metric: str) -> pd.DataFr
 def _versus_uniform(trials: pd.DataFrame, cell: pd.DataFrame, metric: str) -> pd.Series:
     """Verdicts like those of ``summarise``, which are of the mse, for another metric."""
     sign = 1.0 if METRICS[metric].better == "lower" else -1.0
-    values = sign * _without_rounding(_by_draw(trials, cell, metric).clip(lower=rounding_level(trials, metric) or None))
+    values = sign * without_rounding(_by_draw(trials, cell, metric).clip(lower=rounding_level(trials, metric) or None))
     others = cell[cell["estimator"] != "uniform"].index
     uniform = values[cell.index[cell["estimator"] == "uniform"][0]]
     with np.errstate(invalid="ignore"):  # infinite errors of both: no difference
@@ -189,13 +189,7 @@ def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.Data
     medians = placed.pivot(index="head", columns="place", values=f"{metric}_median")
     signed = medians if METRICS[metric].better == "lower" else -medians
     floored = signed.fillna(np.inf).clip(lower=rounding_level(results.trials, metric) or None)
-    return _without_rounding(floored), chosen
-
-
-def _without_rounding(values: Any) -> Any:
-    """The first seven digits: estimators that compute the same in another order are tied, on every machine."""
-    mantissa, exponent = np.frexp(values)
-    return np.ldexp(np.round(mantissa, 7), exponent)
+    return without_rounding(floored), chosen
 
 
 def _groups(columns: Sequence[np.ndarray]) -> Any:

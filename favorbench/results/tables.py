@@ -189,7 +189,19 @@ def named_row(results: RunData, row: Labels) -> dict[str, str]:
 
 def by_size(results: RunData, rows: pd.DataFrame, value: str) -> pd.DataFrame:
     """Rows sorted by size, those without one first, and by a value from the least to the largest."""
-    return rows.assign(size=rows[size_axis(results)].fillna(0)).sort_values(["size", value])
+    rows = rows.assign(size=rows[size_axis(results)].fillna(0))
+    return ascending(rows, value).sort_values("size", kind="stable")
+
+
+def ascending(rows: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Rows sorted by a value; those that are equal but for rounding stay in their order."""
+    return rows.iloc[np.argsort(without_rounding(rows[value].to_numpy()), kind="stable")]
+
+
+def without_rounding(values: Any) -> Any:
+    """The first seven digits: estimators that compute the same in another order are tied, on every machine."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa, 7), exponent)
 
 
 def rounding_level(trials: pd.DataFrame, metric: str) -> float:
