@@ -457,6 +457,42 @@ def test_what_depends_on_other_queries_or_sizes_is_refuted(name, claim):
     assert [claim in line for line in lines if REFUTED in line] == [True]
 
 
+HEADS = """
+from dataclasses import dataclass
+from favorbench import Estimate, Method
+
+
+@dataclass(frozen=True)
+class Centred(Method):
+    name = "centred"
+    reference = description = "-"
+    random = False
+
+    def estimates(self, problem, sizes, streams):
+        logits = problem.query @ (problem.key - problem.key.mean(axis=0)).mT
+        weights = 2.718281828 ** (logits - logits.max())
+        for m in sizes:
+            yield Estimate(m, m, weights @ problem.value / weights.sum(axis=-1)[..., None], None)
+
+
+class Transposed(Centred):
+    def estimates(self, problem, sizes, streams):
+        return super().estimates(problem._replace(key=problem.key.T.T[:, : problem.query.shape[1]]), sizes, streams)
+
+
+class Alone(Centred):
+    arrays = "host"
+"""
+
+
+@pytest.mark.parametrize(("name", "refuted"), [("Centred", True), ("Transposed", True), ("Alone", False)])
+def test_a_class_in_which_heads_affect_one_another_is_refuted(name, refuted):
+    """A class without ``arrays`` takes leading axes, which torch gives it; with one head nothing was to be seen."""
+    Path("heads.py").write_text(HEADS)
+    lines = run(f"verify heads:{name} -q")[1].splitlines()
+    assert ["other heads have no effect" in line for line in lines if REFUTED in line] == [True] * refuted
+
+
 def test_a_function_may_return_an_array_of_its_own_making():
     """A plain array, in which nothing is counted; a list is refused by the name of what was asked for."""
     Path("plain.py").write_text(

@@ -134,6 +134,23 @@ def _of_single_sizes(method: Method, problem: AttentionProblem, seed: int) -> It
         yield largest(output - alone) / _rounding(problem) / _lost(method)
 
 
+def _of_single_heads(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
+    """The change in the output of each of two heads when it is the only one; infinite where two at a time fail."""
+    problem = _spread(problem)
+    heads = [problem, problem._replace(**{name: getattr(problem, name)[::-1].copy() for name in problem._fields[:3]})]
+    both = problem._replace(**{name: np.stack([getattr(head, name) for head in heads]) for name in problem._fields[:3]})
+    streams = Streams([_streams(method, seed).generators[0] for _ in heads], np.stack)
+    try:
+        together = [estimate.output for estimate in method.estimates(both, SIZES, streams)]
+    except Exception:  # a class for one head at a time, with leading axes
+        yield math.inf
+        return
+    for i, head in enumerate(heads):
+        for output, alone in zip(together, _outputs(method, head, seed), strict=True):
+            error = output[i] - alone if output.shape == (len(heads), *alone.shape) else math.inf
+            yield largest(error) / _rounding(problem) / _lost(method)
+
+
 def _lost(method: Method) -> float:
     """The factor by which rounding may grow: half of the digits are lost at most, and none if weights are positive."""
     return 1.0 if method.convex else EPS**-0.5
@@ -169,6 +186,7 @@ EXACT_CLAIMS = (
     ExactClaim("keys after a block have no effect", lambda m: m.causal_safe and m.causal_block > 1, _change_by_future),
     ExactClaim("other queries have no effect", lambda m: not (m.needs_all_rows or isinstance(m, Function)), _of_fewer),
     ExactClaim("other sizes have no effect", lambda m: m.every_size and not isinstance(m, Function), _of_single_sizes),
+    ExactClaim("other heads have no effect", lambda m: m.arrays == "batched", _of_single_heads),
     ExactClaim("sums are those of its kernel", lambda method: isinstance(method, KeySummaryMethod), _error_of_sums),
 )
 
