@@ -540,6 +540,15 @@ def test_what_is_said_of_lines_of_fewer_texts_and_draws(folder, monkeypatch):
     assert np.isnan(found.lines.set_index("estimator").loc["uniform", "predicted"])
 
 
+def test_the_stated_memory_of_gradients_is_that_of_the_longest_text(folder):
+    texts = [str(small_text(f"{length}.txt", length)) for length in (6, 24)]
+    scenario, said = asked(folder, maps=(), methods=(), draws=1), []
+    for given in (texts, texts[::-1]):
+        scenario = dataclasses.replace(scenario, texts=tuple(given))
+        study(scenario, "run", after=lambda model: predict(model, Path("run"), 2, None, said.append))
+    assert said == ["2 gradients of 2 layers: 12 KiB of memory"] * 2
+
+
 def test_no_prediction_of_fewer_draws_is_shown(folder):
     """An interrupted command left the second draw of one text out: the mean over two draws stood beside one draw."""
     from favorbench.models.predicted import FILE, predict  # which needs torch

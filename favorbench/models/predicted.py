@@ -5,6 +5,7 @@ DIR/effects.json    the effect of each of ``heads``, by text, estimator and draw
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, NotRequired
@@ -82,7 +83,7 @@ def predict(
     model: MeasuredModel, path: Path, gradients: int, report: Progress | None, notice: Callable[[str], None]
 ) -> None:
     """Predict the effects of all estimators of a study, draw by draw; notice: receives the memory of the gradients."""
-    groups, size = model.gradient_groups(next(iter(model.texts)), gradients)
+    groups, size = max((model.gradient_groups(text, gradients) for text in model.texts), key=itemgetter(1))
     together = f", {max(map(len, groups))} at a time" if len(groups) > 1 else ""
     layers = counted(len(model.replaceable), "layer")
     notice(f"{counted(gradients, 'gradient')} of {layers}{together}: {format_bytes(size)} of memory")
