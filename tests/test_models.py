@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,25 @@ def test_a_folder(folder, tmp_path):
 def test_a_byte_order_mark_is_no_part_of_a_text():
     Path("marked.txt").write_bytes(b"\xef\xbb\xbfw5 w6")
     assert read_texts(["marked.txt"])[0].content == "w5 w6"
+
+
+def test_the_work_of_reading_texts_grows_like_their_number():
+    """It grew like its square: 34 s for 5,784 files."""
+    texts = [f"{number}.txt" for number in range(400)]
+    for text in texts:
+        Path(text).write_text(text)
+
+    def calls(count):
+        events, before = [], sys.getprofile()
+        sys.setprofile(lambda frame, event, given: events.append(event))
+        try:
+            read_texts(texts[:count])
+        finally:
+            sys.setprofile(before)
+        return events.count("call")
+
+    calls(1)  # what is imported at first
+    assert calls(400) < 5 * calls(100)
 
 
 @pytest.mark.parametrize("gap, whole", [(" ", False), (" " * 200, True)])

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -353,13 +354,13 @@ def read_texts(paths: Sequence[str | Path]) -> list[TextFile]:
 
     Raises InputError for a directory, an empty text, and a duplicate, which would count as two texts.
     """
-    files: list[TextFile] = []
+    files, by_digest, names = list[TextFile](), dict[str, str](), set[str]()
     for path in paths:
         if Path(path).is_dir():
             raise InputError(f"`text` {path}: a directory; give its files: {path}/*.txt")
         data = read_regular(path, "text")
         digest = hashlib.sha256(data).hexdigest()
-        if twin := next((text.name for text in files if text.sha256 == digest), None):
+        if (twin := by_digest.get(digest)) is not None:
             raise InputError(f"`text` {path}: the same text as {twin}; give each once")
         try:
             content = data.decode("utf-8-sig")
@@ -368,8 +369,9 @@ def read_texts(paths: Sequence[str | Path]) -> list[TextFile]:
         if not content.strip():  # encoders would still read its special tokens
             raise InputError(f"{path}: the file has no text")
         stem = re.sub(r"\.[A-Za-z]+$", "", Path(path).name)  # keeps all of CC0-1.0
-        names = {text.name for text in files}
-        name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(paths) + 2))) if n not in names)
+        name = next(n for n in chain([stem], (f"{stem}-{i}" for i in count(2))) if n not in names)
+        by_digest[digest] = name
+        names.add(name)
         files.append(TextFile(str(path), name, digest, content))
     return files
 

@@ -149,7 +149,7 @@ def _order(model: MeasuredModel, earlier: Sequence[str]) -> list[str]:
     earlier: those of the answers before, which stay first and in their order. If more texts were mixed among them, each
     answer would be another sequential test, and adding texts until one certifies would be wrong more often than stated.
     """
-    known = [name for name in dict.fromkeys(earlier) if name in model.texts]
+    known = dict.fromkeys(name for name in earlier if name in model.texts)
     rng = stream(model.scenario.seed, "texts", *([len(known)] if known else []))
     by_file: dict[str, list[str]] = {}
     for name in model.texts:
@@ -157,7 +157,7 @@ def _order(model: MeasuredModel, earlier: Sequence[str]) -> list[str]:
             by_file.setdefault(_file_of(name), []).append(name)
     shuffled = [[texts[i] for i in rng.permutation(len(texts))] for texts in by_file.values()]
     rounds = zip_longest(*(shuffled[i] for i in rng.permutation(len(shuffled))))
-    return known + [text for texts in rounds for text in texts if text is not None]
+    return [*known, *(text for texts in rounds for text in texts if text is not None)]
 
 
 def _earlier(path: Path) -> tuple[list[str], int]:
