@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fnmatch
 import functools
 import io
 import mmap
@@ -222,6 +223,11 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise StoreError(
             f"cannot use {path}: {reason}; saved results are intact; fix this and rerun the same command"
         ) from None
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """What is in a folder under a name like this, in order. Raises OSError, where `glob` finds nothing."""
+    return sorted(folder / name for name in os.listdir(folder) if fnmatch.fnmatch(name, pattern))
 
 
 def data_directory() -> Path:

@@ -32,6 +32,7 @@ from favorbench.files import (
     RUN_MANIFESTS,
     checked_json,
     clear_errors,
+    matching,
     read_regular,
     refuse_links,
     write_durable,
@@ -236,12 +237,11 @@ def read_parts(
 def part_paths(folder: Path) -> list[Path]:
     """The paths of the parts in a folder, in the order in which they were written.
 
-    Raises StoreError for a folder that cannot be read, in which `glob` finds nothing.
+    Raises StoreError for a folder that cannot be read.
     """
-    names: list[str] = []
     with clear_errors(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        names = os.listdir(folder)
-    return sorted(folder / name for name in names if name.startswith("part-") and name.endswith(".parquet"))
+        return matching(folder, "part-*.parquet")
+    return []
 
 
 def _read(path: Path, schema: pa.Schema | None, columns: Sequence[str] | None, run: str) -> StoredPart | None:

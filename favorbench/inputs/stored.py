@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import os
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from favorbench.errors import InputError
-from favorbench.files import open_regular
+from favorbench.files import matching, open_regular
 
 #: NumPy's types for those of a .safetensors file; a bfloat16 is the upper half of a float32.
 _TYPES = {
@@ -117,9 +116,7 @@ class Contents(NamedTuple):
 
 def files_of(path: str) -> list[Path]:
     """The .npy files of a folder in order; a file itself. Raises OSError."""
-    if not Path(path).is_dir():
-        return [Path(path)]
-    return sorted(file for name in os.listdir(path) if (file := Path(path, name)).match("*.npy"))  # glob hides failures
+    return matching(Path(path), "*.npy") if Path(path).is_dir() else [Path(path)]
 
 
 def open_contents(path: str) -> Contents:
