@@ -26,9 +26,11 @@ from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.studies.recommend import search as search_module
 from favorbench.studies.recommend.answer import (
+    _bound,
     _effect,
     _model_certified,
     certified_in_words,
+    number,
     python_lines,
     records,
     sentence,
@@ -387,6 +389,16 @@ def test_larger_may_be_better(heads):
     assert charts(found)[0].title == "The cheapest estimator above the target: upper left is better"
     (record,) = records(found._replace(decisions=(decision._replace(bound=0.99962),)))
     assert record["certified"] == ">= 0.9996" and _effect(0.99962) == "0.9996"  # not 1.000, more than is certified
+
+
+@pytest.mark.parametrize("text", [number, _effect])
+def test_a_bound_is_rounded_to_the_side_on_which_it_holds(text):
+    values = np.random.default_rng(0).choice([-1, 1], 2000) * 10 ** np.random.default_rng(1).uniform(-6, 4, 2000)
+    for sign, way in (("<=", 1), (">=", -1)):
+        moved = np.array([way * (float(_bound(value, sign, text)) - value) for value in values])
+        assert moved.min() >= 0 and np.all(moved <= 0.11 * np.abs(values))  # at most the last digit
+    assert any(float(text(value)) < value for value in values)  # rounded to the nearest, some would not hold
+    assert _bound(0.01249, "<=", text) in ("0.013", "0.0125") and _bound(math.inf, "<=", text) == "inf"
 
 
 def test_shares_that_were_asked_for_keep_their_digits(heads):

@@ -1,7 +1,7 @@
 """A recommendation: for each head a setting with its error and cost, or none; as data, sentences, a table and code."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,8 +130,15 @@ def _nothing(result: Recommendation, decisions: Sequence[Decision]) -> str:
     )
 
 
-def _range(values: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(number(value) for value in (min(values), max(values))))
+def _range(values: Sequence[float], sign: str = "") -> str:
+    return " to ".join(dict.fromkeys(_bound(value, sign, number) for value in (min(values), max(values))))
+
+
+def _bound(value: float, sign: str, text: Callable[[float], str]) -> str:
+    """The text of a bound, rounded to the side on which it still holds."""
+    way = {"<=": 1, ">=": -1}.get(sign, 0)
+    steps = (value + way * step * abs(value) / 1000 for step in range(1000)) if math.isfinite(value) else ()
+    return next((text(v) for v in steps if way * float(text(v)) >= way * value), text(value))
 
 
 def _model_sentence(result: Recommendation, model: WholeModel, decision: Decision) -> str:
@@ -159,7 +166,7 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
         return (
             f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(result, model, decision)}"
         )
-    bound = f"{keeps} {_effect(decision.bound)} (certified)"
+    bound = f"{keeps} {_bound(decision.bound, _sign(result), _effect)} (certified)"
     if not math.isfinite(decision.bound):
         bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} {model.draws}, not certified)"
     also = ", settings per head included," if model.chosen_on else ""
@@ -312,9 +319,9 @@ def _record(result: Recommendation, decision: Decision) -> dict[str, str]:
     state = {"certified": "", "nothing": "none; best: ", "not finished": "so far: "}[decision.outcome]
     values = (
         decision.head, state + setting.estimator, _size(setting),
-        f"{sign} {number(decision.bound)}" if math.isfinite(decision.bound) else "no", percent(decision.share),
-        "never" if decision.cheaper_from is None else str(decision.cheaper_from), number(decision.median),
-        f"{sign} {number(decision.quantile)}", number(decision.uniform), str(decision.draws),
+        f"{sign} {_bound(decision.bound, sign, number)}" if math.isfinite(decision.bound) else "no",
+        percent(decision.share), "never" if decision.cheaper_from is None else str(decision.cheaper_from),
+        number(decision.median), f"{sign} {number(decision.quantile)}", number(decision.uniform), str(decision.draws),
     )  # fmt: skip
     return dict(zip(names, values, strict=True))
 
@@ -333,7 +340,8 @@ _VERDICTS = {"certified": "certified", "dropped": "rejected", "open": "undecided
 def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, str]]:
     """The candidates that were measured, in order of cost, and the model in bfloat16."""
     decision, quantile = result.decisions[0], f"{in_full(result.probability)} of {model.draws}"
-    bound = f": {_sign(result)} {_effect(decision.bound)}" * (decision.outcome == "certified")
+    sign = _sign(result)
+    bound = f": {sign} {_bound(decision.bound, sign, _effect)}" * (decision.outcome == "certified")
     names = ("estimator", "size", "verdict", "cost", "median", quantile, "worst", model.draws)
     rows = [
         (point.setting.estimator, _size(point.setting),
