@@ -128,7 +128,7 @@ def verify(
         bool, option(None, "Also submit known-wrong variants, which must all be caught.", "--controls")
     ] = False,
     thorough: Annotated[
-        bool, option(None, "More draws, which detect a bias a quarter as large.", "--thorough")
+        bool, option(None, "More draws of omega, which detect a bias of a map a quarter as large.", "--thorough")
     ] = False,
     draws: Annotated[int | None, option(None, "Draws of omega, instead of the default.", min=500)] = None,
     seed: Seed = 0,
