@@ -38,6 +38,17 @@ def own():
     return torch.nn.Sequential(Attention(), Attention()).eval(), torch.randn(1, 12, 16)
 
 
+class Alone(torch.nn.Module):
+    """Attention of the first queries of its input to all of it, and nothing else."""
+
+    def __init__(self, queries=None):
+        super().__init__()
+        self.queries = queries
+
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x[:, :, : self.queries], x, x)
+
+
 def vit():
     timm = importable("timm")
     timm.layers.set_fused_attn(True)
@@ -106,11 +117,23 @@ def test_exact_attention_in_its_place_is_the_module_and_the_mean_is_not(module):
 def test_few_queries_may_look_at_many_keys():
     """All keys as centroids are exact attention: the size is at most the number of keys, not of queries."""
 
-    class Few(torch.nn.Module):
-        def forward(self, x):
-            return torch.nn.functional.scaled_dot_product_attention(x[:, :, :5], x, x)
-
-    model, x = Few(), torch.randn(1, 2, 40, 8, generator=torch.Generator().manual_seed(0))
+    model, x = Alone(5), torch.randn(1, 2, 40, 8, generator=torch.Generator().manual_seed(0))
     before = model(x)
     with fb.replace_attention(model, method="clusters", size=40):
         assert float((model(x) - before).norm() / before.norm()) < SINGLE
+
+
+def test_a_class_may_write_every_output_into_one_array():
+    class Written(fb.Method):
+        name = reference = description = "written"
+        arrays = "host"
+        output = np.empty((12, 8))
+
+        def estimates(self, problem, sizes, streams):
+            self.output[:] = fb.exact_attention(*problem.unscaled(), problem.value)
+            yield fb.Estimate(sizes[0], sizes[0], self.output, None)
+
+    heads = torch.randn(1, 3, 12, 8, generator=torch.Generator().manual_seed(0))
+    before = Alone()(heads)
+    with fb.replace_attention(model := Alone(), method=Written(), size=1):
+        assert float((model(heads) - before).norm() / before.norm()) < SINGLE

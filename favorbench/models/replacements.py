@@ -203,8 +203,10 @@ class EstimatedAttention(Replacement):
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
             arrays = [array.detach().double().cpu().numpy() for array in arrays]
         heads, size = zip(*arrays, generators, strict=True), self.requested_size
-        outputs = [method_attention(q, k, v, method, size, rng, causal) for q, k, v, rng in heads]
-        output = torch.stack([torch.as_tensor(each, device=getattr(each, "device", "cpu")) for each in outputs])
+        answers = (method_attention(q, k, v, method, size, rng, causal) for q, k, v, rng in heads)
+        # copies, as a class may write the next head into the same array
+        outputs = [torch.as_tensor(each, device=getattr(each, "device", "cpu")).clone() for each in answers]
+        output = torch.stack(outputs)
         return output if arrays is given else _without_gradient()(output, self.label, *given)
 
     def _batched_output(
