@@ -56,6 +56,14 @@ def test_wrong_positions_are_refused(positions, rng):
         fb.exact_attention(query[:2], key, value, causal=True, positions=positions)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_exact_attention_of_short_queries_and_long_keys_does_not_overflow(scale, rng):
+    """And of long queries and short keys: their product, about 1e4, decides."""
+    q, k, v = rng.normal(size=(3, 6, 4))
+    q, k = 100.0 * scale * q, 100.0 / scale * k
+    assert_allclose(fb.exact_attention(q, k, v), dense(q, k, v), rtol=1e-9)
+
+
 def test_exact_attention_does_not_overflow():
     q = np.array([[1e4, 0.0]])
     k = np.array([[1e4, 0.0], [0.0, 1.0]])

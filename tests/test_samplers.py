@@ -17,6 +17,7 @@ from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError
 from favorbench.maps import Sample, get_map
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, get_sampler
+from favorbench.samplers.coupling import WORDS, coupling_of
 from favorbench.samplers.laws import AtAngle, CoupledNorms, GaussianRows
 from favorbench.studies.closed_forms import relative_variance
 from favorbench.studies.theory import pair_at
@@ -371,3 +372,8 @@ def test_raw_qr_on_a_line_reflects_nothing():
         expected = 2.0 * stats.norm.cdf(sign * 0.4) * math.exp(0.08 * dim)
         assert sampler.row_law(1, dim).laplace(z)[0] == pytest.approx(expected, rel=1e-12)
     assert np.all(sampler.sample(np.random.default_rng(0), 50, 1) > 0) and sampler.row_law(50, 1).first_row
+
+
+def test_a_coupling_may_be_stated_in_its_words():
+    stated = [member.coupling for member in SAMPLERS if str(member.coupling) in WORDS]
+    assert {str(coupling_of(word, "mine")) for word in WORDS} == set(WORDS) == {str(coupling) for coupling in stated}
