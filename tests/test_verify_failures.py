@@ -11,11 +11,12 @@ from favorbench.errors import ScenarioError
 from favorbench.formats import plain
 from favorbench.maps import get_map
 from favorbench.maps.random_features import Positive
+from favorbench.methods import Clusters
 from favorbench.numerics.arrays import Features
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT, WORDS, Blocks, Coupling, EvenlySpread, OppositePairs
 from favorbench.studies.theory import study
-from favorbench.studies.verify import REFUTED, laws, verify
+from favorbench.studies.verify import REFUTED, laws, methods, verify
 from favorbench.studies.verify.checks import HOLDS, NO_CLAIM, NOT_MEASURABLE, MeasuredClaim, judged, largest, merged
 from favorbench.studies.verify.controls import checks
 from favorbench.studies.verify.laws import Rows
@@ -113,6 +114,20 @@ def test_a_target_that_is_a_number_at_some_pairs_only_is_refuted(declared):
     assert verdicts(declared)["target"][0] == REFUTED
 
 
+def test_a_method_is_asked_for_no_size_beyond_its_largest():
+    class Few(Clusters):
+        name, exact_at_full_size = "few", False
+
+        def largest_size(self, shape):
+            return 3
+
+        def estimates(self, problem, sizes, streams):
+            assert max(sizes) <= 3
+            return super().estimates(problem, sizes, streams)
+
+    assert {check.verdict for check in judged([*methods.of_method(Few(), seed=0)])} == {HOLDS}
+
+
 def test_undeclared_or_unmeasurable_claims_are_named_and_not_refuted():
     nothing = verdicts("target nan")
     assert nothing["target"][0] == NO_CLAIM and nothing["target"][1].startswith("nothing declared")
@@ -154,6 +169,7 @@ import dataclasses
 import numpy as np
 from favorbench import Sampler
 from favorbench.maps.random_features import Positive
+from favorbench.methods import Clusters
 from favorbench.numerics.arrays import Features
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _outside_values(method: Method, problem: AttentionProblem, seed: int) -> Ite
 def _row_sums(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
     """The output where every value is 1 against the row sums that the method states, or 1."""
     ones = problem._replace(value=np.ones_like(problem.value))
-    for estimate in method.estimates(ones, SIZES, _streams(method, seed)):
+    for estimate in method.estimates(ones, _sizes(method, ones), _streams(method, seed)):
         error = estimate.output - (1.0 if estimate.row_sums is None else estimate.row_sums)
         yield largest(error / np.maximum(1.0, np.abs(estimate.output))) / _rounding(ones)
 
@@ -85,7 +85,7 @@ def _change_of_draw(method: Method, problem: AttentionProblem, seed: int) -> Ite
     if not method.random:
         again.append(Streams.of(stream(seed, "verify", "another draw")))
     for streams in again:
-        for estimate, output in zip(method.estimates(problem, SIZES, streams), first, strict=True):
+        for estimate, output in zip(method.estimates(problem, _sizes(method, problem), streams), first, strict=True):
             yield largest(estimate.output - output) / _rounding(problem)
 
 
@@ -104,7 +104,8 @@ def _change_by_future(method: Method, problem: AttentionProblem, seed: int) -> I
 
     Also where half of all keys are chosen: of few, hardly any is the next one after a query.
     """
-    sizes = tuple(sorted({*SIZES, min(len(problem.key), method.largest_size(problem.shape)) // 2}))
+    half = min(len(problem.key), method.largest_size(problem.shape)) // 2
+    sizes = tuple(sorted({*_sizes(method, problem), max(1, half)}))
     before = _outputs(method, problem, seed, sizes) if problem.causal else []
     block = method.causal_block
     ends = {-(-end // block) * block for end in (1, 2, 127, 128, 129, 201, 256, len(problem.key) - 90)}
@@ -129,7 +130,7 @@ def _of_fewer(method: Method, problem: AttentionProblem, seed: int) -> Iterator[
 def _of_single_sizes(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
     """The change in the output of each size when it is the only one."""
     problem = _spread(problem)
-    for size, output in zip(SIZES, _outputs(method, problem, seed), strict=True):
+    for size, output in zip(_sizes(method, problem), _outputs(method, problem, seed), strict=True):
         (alone,) = _outputs(method, problem, seed, (size,))
         yield largest(output - alone) / _rounding(problem) / _lost(method)
 
@@ -141,7 +142,7 @@ def _of_single_heads(method: Method, problem: AttentionProblem, seed: int) -> It
     both = problem._replace(**{name: np.stack([getattr(head, name) for head in heads]) for name in problem._fields[:3]})
     streams = Streams([_streams(method, seed).generators[0] for _ in heads], np.stack)
     try:
-        together = [estimate.output for estimate in method.estimates(both, SIZES, streams)]
+        together = [estimate.output for estimate in method.estimates(both, _sizes(method, problem), streams)]
     except Exception:  # a class for one head at a time, with leading axes
         yield math.inf
         return
@@ -165,8 +166,8 @@ def _error_of_sums(method: Any, problem: AttentionProblem, seed: int) -> Iterato
     """The sums of a summary against those of its kernel estimates, key by key: the quotient, and the normaliser."""
     if problem.causal:
         return
-    tokens, queries = _parts(problem)
-    for size, summary in zip(SIZES, method.summaries(tokens, queries, SIZES, _streams(method, seed)), strict=True):
+    (tokens, queries), sizes = _parts(problem), _sizes(method, problem)
+    for size, summary in zip(sizes, method.summaries(tokens, queries, sizes, _streams(method, seed)), strict=True):
         sums, parts = summary.sums(queries), []
         for keys in (slice(0, 7), slice(7, len(problem.key))):
             kernel = summary.kernel(queries, keys)
@@ -220,7 +221,7 @@ def _unbiased(method: Method, seed: int) -> MeasuredClaim:
     scale = np.sum(kernel, axis=-1, keepdims=True)
     streams, drawn = Streams.of(stream(seed, "verify", method.name)), []
     for _ in range(DRAWS):
-        (summary,) = method.summaries(tokens, queries, (SIZES[-1],), streams)
+        (summary,) = method.summaries(tokens, queries, _sizes(method, problem)[-1:], streams)
         sums = summary.sums(queries)
         drawn.append(sums.total * np.exp(sums.log_peak) / scale)
     errors = np.array(drawn) - kernel @ _with_ones(problem) / scale
@@ -241,10 +242,10 @@ def _permuted(method: Method, seed: int) -> MeasuredClaim:
         return over_rounding(
             label(method), claim, [largest(a - b) / _rounding(problem) / conditioned for a, b in pairs]
         )
-    exact, logs = _exact(problem), []
+    exact, logs, largest_only = _exact(problem), [], _sizes(method, problem)[-1:]
     for current in (problem, other):
         streams = Streams.of(stream(seed, "verify", "order", method.name, len(logs)))
-        errors = [next(method.estimates(current, (SIZES[-1],), streams)).output - exact for _ in range(DRAWS // 4)]
+        errors = [next(method.estimates(current, largest_only, streams)).output - exact for _ in range(DRAWS // 4)]
         logs.append([math.log(np.mean(error**2)) for error in errors])
     # Where nothing is drawn after all, errors differ by rounding alone: that is no spread to test with.
     spread = math.hypot(1e-12, *(np.std(part, ddof=1) / math.sqrt(len(part)) for part in logs))
@@ -274,7 +275,13 @@ def _streams(method: Method, seed: int) -> Streams:
     return Streams.of(stream(seed, "verify", "methods", method.name))
 
 
-def _outputs(method: Method, problem: AttentionProblem, seed: int, sizes: tuple[int, ...] = SIZES) -> list[np.ndarray]:
+def _sizes(method: Method, problem: AttentionProblem) -> tuple[int, ...]:
+    """Those of SIZES with an estimate; the largest one in the place of those beyond."""
+    return tuple(sorted({min(size, method.largest_size(problem.shape)) for size in SIZES}))
+
+
+def _outputs(method: Method, problem: AttentionProblem, seed: int, sizes: tuple[int, ...] = ()) -> list[np.ndarray]:
+    sizes = sizes or _sizes(method, problem)
     return [estimate.output for estimate in method.estimates(problem, sizes, _streams(method, seed))]
 
 
