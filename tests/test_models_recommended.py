@@ -221,6 +221,33 @@ def test_two_of_one_name_are_refused(found, tmp_path):
         ModelScenario("m", ("a",), recommended=(str(found), str(other)))
 
 
+def test_answers_with_other_exact_heads_are_other_estimators(folder, found, tmp_path):  # noqa: F811
+    """They had one name: the second was left out, or shown with the numbers of the first."""
+
+    def whole(*heads):
+        def change(content):
+            chosen(content, {("L0H0", "clusters", 3)})
+            content["model"] = {"exact_heads": list(heads)}
+
+        return change
+
+    first, second = (changed(found, tmp_path / name, whole(f"L0H{name}")) for name in "12")
+    asked = f"model {folder}/bert --text {folder}/text0.txt -L {LENGTH} --maps none --draws 1 --no-heads -q"
+    apart = {}
+    for heads in (first, second):
+        printed(f"{asked} --methods none --recommended {heads} --out {tmp_path}/run-{heads.name}")
+        rows = read(tmp_path / f"run-{heads.name}").rows.set_index("estimator")
+        apart[heads.name] = rows.loc[f"clusters, 1 head exact in {heads.name}", "embedding_loss"]
+    assert apart["1"] != apart["2"]
+    printed(f"{asked} --methods clusters -R 3 --exact-heads L0H3 --recommended {first},{second} --out {tmp_path}/all")
+    effects = read(tmp_path / "all").rows.set_index("estimator")["embedding_loss"]
+    assert {name: effects[f"clusters, 1 head exact in {name}"] for name in apart} == apart
+    assert effects["clusters, 1 head exact"] not in apart.values()
+    second.joinpath("recommendation.json").write_text(first.joinpath("recommendation.json").read_text())
+    again = refused(f"{asked} --methods none --recommended {second} --out {tmp_path}/run-2")
+    assert "recommendation exact in 2 has changed" in again
+
+
 def test_the_result_of_recommend_is_accepted(found, tokens, tmp_path):
     captured = fb.capture(model := bert(), {"input_ids": tokens})
     unsaved = fb.recommend(captured, target=2.0, methods="clusters", max_size=4)

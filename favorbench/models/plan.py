@@ -97,7 +97,7 @@ class ModelScenario:
         for path in self.recommended:
             requested.append(chosen := by_head(path))
             if not isinstance(chosen, ByHead) or not chosen.sha256:
-                continue  # one setting for the model, which its label names
+                continue  # one setting for all heads, which its label names
             if chosen.name in names:
                 raise ScenarioError(
                     f"`recommended` {path}: another recommendation is called {chosen.name!r}, too; rename one of them"

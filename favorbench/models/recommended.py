@@ -63,11 +63,14 @@ class ByHead(Replacement):
         self.sampler, self.size = (others.sampler, others.size) if others else (None, None)
 
     @staticmethod
-    def but_exact(others: Replacement, heads: Mapping[int, Collection[int]]) -> Replacement:
+    def but_exact(
+        others: Replacement, heads: Mapping[int, Collection[int]], name: str = "exact", sha256: str = ""
+    ) -> Replacement:
         """One replacement for all heads but some, by layer, which keep exact attention."""
         if not heads:
             return others
-        return ByHead("exact", {layer: dict.fromkeys(numbers, Exact()) for layer, numbers in heads.items()}, "", others)
+        choices = {layer: dict.fromkeys(numbers, Exact()) for layer, numbers in heads.items()}
+        return ByHead(name, choices, sha256, others)
 
     def members(self) -> tuple[Replacement, ...]:
         chosen = (member for heads in self.choices.values() for member in heads.values())
@@ -162,8 +165,10 @@ def by_head(path: str | Path) -> Replacement:
     """
     path, content = _read(path)
     if model := content.get("model"):
-        kept = heads_by_layer(",".join(model.get("exact_heads", ())))
-        return ByHead.but_exact(_for_model(content["heads"][0], path), kept)
+        names = ",".join(model.get("exact_heads", ()))
+        digest = sha256(names.encode()).hexdigest()
+        chosen, kept = _for_model(content["heads"][0], path), heads_by_layer(names)
+        return ByHead.but_exact(chosen, kept, f"exact in {path.resolve().name}", digest)
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} is for queries and keys multiplied by {scale[0]:g}: recommend with `scale` 1")
     certified = _certified(content["heads"], path)
