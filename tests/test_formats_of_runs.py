@@ -4,6 +4,7 @@ favorbench sweep --maps positive,trig --samplers iid,orthogonal -R 4,8 -L 16 -d 
 """
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_every_command_reads_it(kept):
         assert printed(command.format(kept))
     code, _, err = run(f"compare {kept} {RUN}")
     assert code == 0 and "worse" not in err
+
+
+def test_a_recommendation_of_version_0_2_0_is_refused_with_what_to_do(tmp_path):
+    """It has no ``spec`` of its estimators, and was called damaged."""
+    fb.recommend("minilm", target=0.9, heads="L0H1", methods="clusters", maps="none", out=tmp_path / "run")
+    file = tmp_path / "run" / "recommendation.json"
+    content = json.loads(file.read_text())
+    del content["heads"][0]["estimator"]["spec"]
+    file.write_text(json.dumps(content))
+    for command in ("table", "report", "plot", "model minilm --text README.md --recommended"):
+        said = refused(f"{command} {tmp_path / 'run'}")
+        assert "if version 0.2.0 wrote it, run the same `favorbench recommend` command with another --out" in said
 
 
 def test_a_run_of_an_earlier_version_is_not_resumed(kept):

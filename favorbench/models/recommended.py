@@ -36,6 +36,7 @@ from favorbench.parameters import whole_numbers
 from favorbench.users import check_trusted
 
 FILE = "recommendation.json"
+OLDER = "if version 0.2.0 wrote it, run the same `favorbench recommend` command with another --out"
 
 _HEAD = re.compile(r"L(\d+)H(\d+)(@.*)?")
 _KEPT = re.compile(r"L(\d{1,6})H(\d{1,6})(?:-(\d{1,6}))?")
@@ -193,7 +194,7 @@ def _read(path: str | Path) -> tuple[Path, RecommendationFile]:
     path = path.parent if path.name == FILE else path
     if not (path / FILE).exists():
         raise InputError(f"{str(path)!r} has no {FILE}: give a directory that `favorbench recommend` has written")
-    return path, read_json(path / FILE, RecommendationFile, "recommendation")
+    return path, read_json(path / FILE, RecommendationFile, "recommendation", hint=OLDER)
 
 
 def _of_choices(certified: Mapping[tuple[int, int], ChosenSetting], path: Path) -> ByHead:

@@ -13,7 +13,7 @@ from favorbench.errors import ScenarioError, StoreError
 from favorbench.files import read_json
 from favorbench.formats import in_shell
 from favorbench.models import store, summary
-from favorbench.models.recommended import FILE, RecommendationFile
+from favorbench.models.recommended import FILE, OLDER, RecommendationFile
 from favorbench.sections import Sections
 from favorbench.studies.recommend.answer import Recommendation, sections
 from favorbench.studies.recommend.candidates import EstimatorSetting
@@ -99,7 +99,7 @@ def saved_study(path: Path) -> SavedStudy | None:
 
 def read_recommendation(path: Path) -> Recommendation:
     """The recommendation in a directory of ``recommend``. Raises StoreError for one that cannot be read."""
-    record: Any = read_json(path / FILE, RecommendationFile, "recommendation")
+    record: Any = read_json(path / FILE, RecommendationFile, "recommendation", hint=OLDER)
     try:
         model = record["model"] and _of(WholeModel, record["model"])
         if model is not None:
