@@ -101,7 +101,10 @@ def test_an_interrupted_study_is_resumed_bit_for_bit(folder):
         studied(folder, "half", texts=2, progress=stop_after(17))
     there = json.loads(Path("half/model.json").read_text())
     assert there["measurements_done"] == 17 and not there["complete"]
+    for shown in (printed("table half"), Path(printed("report half").split()[0]).read_text()):
+        assert "PARTIAL: not all measurements are there yet" in shown
     studied(folder, "half", texts=2)
+    assert "PARTIAL" not in printed("table half")
     assert measured("half") == measured("whole")
     other = read("whole").rows
     assert len(other) == 2 * (5 + 2 * 2 * 2) and json.loads(Path("half/model.json").read_text())["complete"]

@@ -348,9 +348,11 @@ def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
 
 
 def sentences(results: ModelResults) -> list[str]:
-    """The finding, and how well errors of heads predict the effect of a layer, if measured."""
+    """Whether something is missing, the finding, and how well errors of heads predict the effect of a layer."""
+    partial = "PARTIAL: not all measurements are there yet; run the same command again to complete them."
+    missing = results.manifest["measurements_done"] < results.manifest["measurements"]
     predicted = predictions(results)
-    return [text for text in (sentence(results.rows), predicted and predicted.sentence) if text]
+    return [text for text in (missing and partial, sentence(results.rows), predicted and predicted.sentence) if text]
 
 
 def note(results: ModelResults, columns: Iterable[str]) -> str:
