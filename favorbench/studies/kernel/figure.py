@@ -17,7 +17,8 @@ def chart(study: GramStudy, name: str) -> style.Chart:
     gaps = pd.DataFrame(study.gaps())
     text = (
         f"{study.title}. {'Left: error' if len(gaps) else 'Error'} |estimate - K| / |K| (Frobenius), root mean square "
-        f"of {study.draws} draws with 95 % intervals; lines: closed form."
+        f"of {study.draws} draws with 95 % intervals, which cover 83 to 94 % where errors are skewed; lines: closed "
+        "form."
     )
     panels = [style.Panel("", partial(_errors, study))]
     if len(gaps):
