@@ -476,6 +476,17 @@ def test_a_figure_of_one_size_shows_closed_forms_and_many_maps_those_that_cannot
     assert faint == [not cell.measurable for cell in found.cells] and {*faint} == {True, False}
 
 
+def test_a_figure_names_what_lies_below_its_axis():
+    """The default figure of `kernel linear`: an error of 0, which the legend named and no one saw."""
+    from favorbench.studies.kernel import figure as gram
+
+    found = study(LinearKernel(), ["explicit"], ["iid"], [8], PointSet(np.eye(3), "three"), 2)
+    assert isinstance(found, GramStudy)
+    ax = Figure().subplots()
+    gram.chart(found, "kernel").panels[0].draw(ax)
+    assert [text.get_text() for text in ax.texts] == ["↓ below the axis: explicit"]
+
+
 OWN_MAPS = """
 from dataclasses import dataclass
 from favorbench.maps.random_features import Positive

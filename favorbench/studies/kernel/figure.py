@@ -48,6 +48,8 @@ def _errors(study: GramStudy, ax: Axes) -> pd.DataFrame:
     best = pd.Series({cell.num_features: cell.best for cell in study.cells if cell.best > 0}, dtype=float).sort_index()
     style.line_with_band(ax, best.index, best, color="0.45", label="best of that rank", zorder=1.5)
     style.log_limits(ax, [study.mean_error, *data["measured"], *data["closed_form"]], [*best])
+    values = {str(label): cells["measured"].tolist() for label, cells in data.groupby("series", sort=False)}
+    style.off_scale_note(ax, values, values)
     style.number_axis(ax, [*data["num_features"]])
     ax.set(xlabel="number of features", ylabel="relative error of the Gram matrix")
     rows = [("best of that rank", features, "error", *[value] * 4) for features, value in best.items()]
