@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.parameters import nearest
-from favorbench.users import check_methods, import_object
+from favorbench.users import check_methods, import_object, sources_of
 
 MAX_LENGTH, MAX_TRANSFORMS = (
     1000,
@@ -269,9 +269,10 @@ def source_digest(spec: str, member: Any) -> str | None:
 
 
 def module_digest(name: str) -> str | None:
-    """SHA-256 of the source of a module; None without a file. Raises ScenarioError where it changed after its import.
+    """SHA-256 of the source of a module and of what it imports next to it; None without a file.
 
-    The digest that was seen first is kept with the module's specification, which importlib.reload makes anew.
+    Raises ScenarioError where one changed after its import. The digests that were seen first are kept with the module's
+    specification, which importlib.reload makes anew.
     """
     module = importlib.import_module(name)
     path = getattr(module, "__file__", None)
@@ -279,13 +280,14 @@ def module_digest(name: str) -> str | None:
         raise ScenarioError("__main__ has no file: write the estimator into one, such as mine.py, and name mine:NAME")
     if not path:
         return None
-    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    loaded = vars(module.__spec__).setdefault("favorbench_digest", digest) if module.__spec__ else digest
-    if digest != loaded:
+    digests = {file: hashlib.sha256(source).hexdigest() for file, source in sources_of(name, Path(path)).items()}
+    loaded = vars(module.__spec__).setdefault("favorbench_digests", digests) if module.__spec__ else digests
+    if changed := next((file for file, digest in digests.items() if loaded.get(file, digest) != digest), None):
         raise ScenarioError(
-            f"{path} has changed since Python imported it: importlib.reload the module {name}, or start Python again"
+            f"{changed} has changed since Python imported it: importlib.reload the module {name}, or start Python again"
         )
-    return digest
+    own, *others = digests.values()
+    return hashlib.sha256("".join([own, *others]).encode()).hexdigest() if others else own
 
 
 def is_ours(member: Any) -> bool:

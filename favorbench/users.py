@@ -1,6 +1,8 @@
 """Objects of users' modules: import them, and check them against our interfaces."""
 
+import ast
 import contextlib
+import functools
 import importlib
 import inspect
 import math
@@ -73,6 +75,38 @@ def modules_here() -> list[ModuleType]:
         and "site-packages" not in Path(file).parts
         and module.__name__.partition(".")[0] not in ("__main__", "favorbench")
     ]
+
+
+def sources_of(name: str, file: Path) -> dict[Path, bytes]:
+    """The source of a module, then those of its packages and of what they import from the same folder, by path."""
+    depth = name.count(".") + (file.stem == "__init__")
+    root = [file.parent, *file.parents][: depth + 2][-1]
+    sources, waiting = {file: file.read_bytes()}, [file]
+    while waiting and "site-packages" not in root.parts and file.suffix == ".py":
+        importer = waiting.pop(0)
+        folders, names = importer.relative_to(root).parts, [tuple(name.split("."))]
+        names += [(*folders[:-level], *parts) if level else parts for level, parts in _imports(sources[importer])]
+        for parts in names:
+            for path in (root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)):
+                for found in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+                    if parts[0] != "favorbench" and found not in sources and found.is_file():
+                        sources[found] = found.read_bytes()
+                        waiting.append(found)
+    return sources
+
+
+@functools.lru_cache(maxsize=1024)
+def _imports(source: bytes) -> list[tuple[int, tuple[str, ...]]]:
+    """The names that a module imports, or may: the number of dots before each, and its parts."""
+    names = list[tuple[int, tuple[str, ...]]]()
+    with contextlib.suppress(SyntaxError, ValueError):  # of a file that is imported on another Python only
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names += [(0, tuple(alias.name.split("."))) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                parts = node.module.split(".") if node.module else []
+                names += [(node.level, (*parts, alias.name)) for alias in node.names]
+    return names
 
 
 class _FilesHere:
