@@ -100,8 +100,9 @@ def to_markdown(sections: Iterable[Section], heading: str = "**{}**") -> str:
     parts = []
     for section in sections:
         parts += [
-            section.title and heading.format(section.title), _markdown_table(section), section.note,
-            "\n".join(f"* {sentence}" for sentence in section.sentences),
+            section.title and heading.format(printable(section.title)),
+            _markdown_table(section), printable(section.note),
+            "\n".join(f"* {printable(sentence)}" for sentence in section.sentences),
             section.code and f"```python\n{section.code.rstrip()}\n```",
         ]  # fmt: skip
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -120,7 +121,7 @@ def to_latex(sections: Iterable[Section]) -> str:
     """Tables for LaTeX with booktabs; sentences are comments."""
     lines = ["% needs \\usepackage{booktabs}"]
     for section in sections:
-        lines += [f"% {text}" for text in (section.note, *section.sentences) if text]
+        lines += [f"% {printable(text)}" for text in (section.note, *section.sentences) if text]
         if not section.rows:
             continue
         names = list(section.rows[0])
@@ -134,7 +135,7 @@ def to_latex(sections: Iterable[Section]) -> str:
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in text)
+    return "".join(_LATEX.get(c, c) for c in printable(text))
 
 
 def _latex_cell(text: str) -> str:

@@ -19,6 +19,7 @@ from favorbench import files, style
 from favorbench.errors import InputError, StoreError
 from favorbench.files import RUN_FOLDERS, read_regular, write_whole, written_whole
 from favorbench.formats import format_value, plain, printable
+from favorbench.sections import Section, to_latex, to_markdown
 from tests.command_line import in_a_process, python, read_table, refused, run
 from tests.conftest import random_heads
 
@@ -30,6 +31,14 @@ def test_printed_texts_are_escaped():
     assert shown.isprintable() and printable(shown) == shown
     assert printable("a\nb\x1b", but="\n") == "a\nb\\x1b"
     assert printable("größer, 大, |x−y|² ± 1") == "größer, 大, |x−y|² ± 1"  # what can be seen stays
+
+
+def test_a_name_with_line_breaks_stays_in_its_line():
+    """It could close a title, forge a finding, or end the comment that a LaTeX file has it in."""
+    name = "a\n\\input{x}\n# b"
+    section = Section(name, [{"estimator": name}], name, [name])
+    for text in (to_markdown([section]), to_latex([section]), repr(section)):
+        assert not any(line.startswith(("\\input", "# b")) for line in text.splitlines()), text
 
 
 def test_results_are_plain_in_json():
