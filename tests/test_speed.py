@@ -202,6 +202,10 @@ def test_a_map_without_projections_is_timed_once_and_a_single_length_has_no_slop
     names = [c.estimator for c in found.crossovers if not c.estimator.startswith("exact")]
     assert names == ["elu", "positive, R = 4", "positive, R = 8"]
     assert all(math.isnan(c.slope) for c in found.crossovers)
+    for length in (48.0, math.inf):  # only where something breaks even
+        crossover = found.crossovers[0]._replace(seq_len=length)
+        caption = speed.chart(found._replace(crossovers=(crossover,)), "speed").caption
+        assert ("Dotted: the break-even length" in caption) == math.isfinite(length)
     assert {c["slope"] for c in plain(found)["crossovers"]} == {None}
 
 

@@ -136,13 +136,13 @@ def test_maps_without_a_closed_form_are_refused(tmp_path):
     assert {f.suffix for f in style.write([chart(found, "theory")], tmp_path)} == {".png", ".svg", ".csv"}
 
 
-@pytest.mark.parametrize("draws, points", [(0, False), (40, True)])
-def test_a_figure_without_draws_speaks_of_none(draws, points):
-    drawn = chart(study(get_map("trig"), get_sampler("iid"), 4, [0.5], [16], draws=draws), "theory")
-    assert (f"Points: {draws} draws" in drawn.caption) == points
+@pytest.mark.parametrize("draws, norm, hollow", [(0, 0.5, False), (40, 0.5, False), (40, 8.0, True)])
+def test_a_figure_speaks_of_draws_and_hollow_points_where_there_are_some(draws, norm, hollow):
+    drawn = chart(study(get_map("positive"), get_sampler("iid"), 4, [norm], [16], draws=draws), "theory")
+    assert (f"Points: {draws} draws" in drawn.caption) == (draws > 0)
     ax = Figure().subplots()
     drawn.panels[0].draw(ax)
-    assert ("not measurable by sampling" in ax.get_legend_handles_labels()[1]) == points
+    assert ("not measurable by sampling" in ax.get_legend_handles_labels()[1]) == hollow
     assert ax.lines[0].get_marker() == "_"  # the closed form: no line shows a single R
 
 

@@ -186,7 +186,7 @@ def _draw(study: TheoryStudy, data: pd.DataFrame, ax: Axes) -> None:
         if study.draws:
             gated = rows[~np.isfinite(rows["measured"])]
             ax.plot(gated["num_projections"], gated["closed_form"], color=look["color"], **hollow)
-    if study.draws:
+    if study.draws and not np.all(np.isfinite(finite["measured"])):
         ax.plot([], [], color="0.4", label="not measurable by sampling", **hollow)
     ax.axhline(study.target, color="black", linestyle=":", label=f"target {study.target:g}")
     style.log_limits(ax, [*data["closed_form"], study.target])

@@ -13,6 +13,7 @@ from favorbench.attention.linear import kernel_estimate
 from favorbench.engine.scenario import check_distinct
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import read_regular
+from favorbench.formats import counted
 from favorbench.inputs.heads import check_type, checked
 from favorbench.inputs.stored import PICKLED, Stored
 from favorbench.maps import FeatureMap, Sample
@@ -42,7 +43,7 @@ def gaussian_points(count: int, head_dim: int, scale: float, seed: int) -> Point
     """Points ~ N(0, scale^2 I). Raises ScenarioError."""
     check_positive("`scale`", scale, most=1e6)
     values = scale * stream(seed, "kernel", "points").standard_normal((count, head_dim))
-    return PointSet(values, f"{count} points N(0, {'' if scale == 1 else f'{scale:g}^2 '}I), d = {head_dim}")
+    return PointSet(values, f"{counted(count, 'point')} N(0, {'' if scale == 1 else f'{scale:g}^2 '}I), d = {head_dim}")
 
 
 def points_of_file(path: str, count: int | None, scale: float, seed: int) -> PointSet:

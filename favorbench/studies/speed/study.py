@@ -234,11 +234,12 @@ def chart(study: SpeedStudy, name: str) -> style.Chart:
     """Seconds against length, with the break-even lengths."""
     caption = (
         f"{study.where}, {study.dtype}, d = {study.head_dim}, one head: median of {study.repeats} interleaved runs, "
-        f"band: {interval_name(study.repeats)}. Dotted: the break-even length, from which an estimator is faster than "
-        "the faster exact attention."
+        f"band: {interval_name(study.repeats)}."
     )
     data = pd.DataFrame([timing._asdict() for timing in study.timings])
     crossings = {c.estimator: c.seq_len for c in study.crossovers if 0 < c.seq_len < float("inf")}
+    if crossings:
+        caption += " Dotted: the break-even length, from which an estimator is faster than the faster exact attention."
     panel = style.Panel("", functools.partial(_draw, data, crossings))
     title = "Time against sequence length: lower is better"
     return style.Chart(name, title, caption, [panel], panel_size=(7.0, 4.6), data=data)
@@ -261,6 +262,6 @@ def _draw(data: pd.DataFrame, crossings: dict[str, float], ax: Axes) -> None:
                 f"{crossings[name]:.0f}", (crossings[name], height), xycoords=("data", "axes fraction"),
                 xytext=(2, 0), textcoords="offset points", va="top", fontsize=9, color=look["color"],
             )  # fmt: skip
-    style.log_limits(ax, [*data["seconds"]])
+    style.log_limits(ax, [*data["low"], *data["high"]])
     style.number_axis(ax, [*data["seq_len"]], log=True)
     ax.set(xlabel="sequence length L", ylabel="seconds")
