@@ -72,9 +72,14 @@ def modules_here() -> list[ModuleType]:
         for module in [*sys.modules.values()]
         if (file := str(getattr(module, "__file__", None))).startswith(folder)
         and not file.startswith(libraries)
-        and "site-packages" not in Path(file).parts
+        and not _installed(Path(file))
         and module.__name__.partition(".")[0] not in ("__main__", "favorbench")
     ]
+
+
+def _installed(file: Path) -> bool:
+    """Whether a file is that of an installed package, also of one in an environment in the working directory."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
 def sources_of(name: str, file: Path) -> dict[Path, bytes]:
@@ -82,7 +87,7 @@ def sources_of(name: str, file: Path) -> dict[Path, bytes]:
     depth = name.count(".") + (file.stem == "__init__")
     root = [file.parent, *file.parents][: depth + 2][-1]
     sources, waiting = {file: file.read_bytes()}, [file]
-    while waiting and "site-packages" not in root.parts and file.suffix == ".py":
+    while waiting and not _installed(file) and file.suffix == ".py":
         importer = waiting.pop(0)
         folders, names = importer.relative_to(root).parts, [tuple(name.split("."))]
         names += [(*folders[:-level], *parts) if level else parts for level, parts in _imports(sources[importer])]
