@@ -283,8 +283,10 @@ def module_digest(name: str) -> str | None:
     digests = {file: hashlib.sha256(source).hexdigest() for file, source in sources_of(name, Path(path)).items()}
     loaded = vars(module.__spec__).setdefault("favorbench_digests", digests) if module.__spec__ else digests
     if changed := next((file for file, digest in digests.items() if loaded.get(file, digest) != digest), None):
+        first = "" if changed == Path(path) else "that module, then "
         raise ScenarioError(
-            f"{changed} has changed since Python imported it: importlib.reload the module {name}, or start Python again"
+            f"{changed} has changed since Python imported it: importlib.reload {first}the module {name}, or start "
+            "Python again"
         )
     own, *others = digests.values()
     return hashlib.sha256("".join([own, *others]).encode()).hexdigest() if others else own

@@ -21,6 +21,7 @@ from favorbench.engine.trial import run_draws
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import File, get_input
 from favorbench.inputs.stored import open_contents
+from favorbench.users import sources_of
 from tests.command_line import python
 from tests.conftest import random_heads, same_rows, stop_after
 
@@ -157,8 +158,17 @@ def test_a_run_notices_an_edit_of_what_its_module_imports(module, edited):
     write()
     assert digest() == before
     Path("plain.py").write_text("FACTOR = 2\n", encoding="utf-8")
-    with pytest.raises(ScenarioError, match=r"plain\.py has changed since Python imported it"):
+    with pytest.raises(ScenarioError, match=r"plain\.py has changed .*reload that module, then the module using, or"):
         digest()
+
+
+def test_of_an_installed_module_its_own_file_counts_alone():
+    """What lies beside it is all that is installed."""
+    for folder, files in (("dist-packages", 1), ("elsewhere", 2)):
+        Path(folder).mkdir()
+        Path(folder, "large.py").write_text("", encoding="utf-8")
+        Path(folder, "using.py").write_text("import large\n", encoding="utf-8")
+        assert len(sources_of("using", Path(folder, "using.py").resolve())) == files
 
 
 @pytest.mark.slow
