@@ -53,8 +53,8 @@ def _errors(study: GramStudy, ax: Axes) -> pd.DataFrame:
     style.off_scale_note(ax, values, values)
     style.number_axis(ax, [*data["num_features"]])
     ax.set(xlabel="number of features", ylabel="relative error of the Gram matrix")
-    rows = [("best of that rank", features, "error", *[value] * 4) for features, value in best.items()]
-    return pd.concat([data[COLUMNS], pd.DataFrame(rows, columns=COLUMNS)], ignore_index=True)
+    bounds = [("best of that rank", features, "error", *[value] * 4) for features, value in best.items()]
+    return pd.DataFrame([*(row[:-1] for row in rows), *bounds], columns=COLUMNS)
 
 
 def _gaps(data: pd.DataFrame, draws: int, ax: Axes) -> pd.DataFrame:
