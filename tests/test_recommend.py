@@ -389,6 +389,9 @@ def test_larger_may_be_better(heads):
     assert charts(found)[0].title == "The cheapest estimator above the target: upper left is better"
     (record,) = records(found._replace(decisions=(decision._replace(bound=0.99962),)))
     assert record["certified"] == ">= 0.9996" and _effect(0.99962) == "0.9996"  # not 1.000, more than is certified
+    none = found._replace(decisions=(decision._replace(outcome="nothing", bound=0.91277),))
+    lower = none._replace(metric="mse", decisions=(none.decisions[0]._replace(bound=0.91234),))
+    assert "with 0.912 (certified)" in sentence(none) and "with 0.913 (certified)" in sentence(lower)
 
 
 @pytest.mark.parametrize("text", [number, _effect])

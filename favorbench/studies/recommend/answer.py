@@ -125,8 +125,8 @@ def _nothing(result: Recommendation, decisions: Sequence[Decision]) -> str:
     names = {d.setting.text for d in decisions if d.setting}
     best = f"is {names.pop()} with" if len(names) == 1 else "there have"
     return (
-        f"{head} {reaches} up to size {result.max_size}: the best {best} {_range(bounds)} {sure}; uniform attention "
-        f"has {_range(uniform)}"
+        f"{head} {reaches} up to size {result.max_size}: the best {best} {_range(bounds, _sign(result))} "
+        f"{sure}; uniform attention has {_range(uniform)}"
     )
 
 
