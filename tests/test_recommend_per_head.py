@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
@@ -15,6 +16,7 @@ from favorbench.models import gradients, study
 from favorbench.models.gradients import gradient_draws
 from favorbench.models.load import load, read_texts, split_texts
 from favorbench.models.plan import ModelScenario
+from favorbench.models.predicted import with_predictions
 from favorbench.models.recommended import by_head
 from favorbench.models.replacements import replacement
 from favorbench.models.store import read_measurements
@@ -156,6 +158,14 @@ def test_a_study_predicts_the_effects_it_measures(model, text, monkeypatch):
     assert np.isnan(lines["predicted"]["exact"])
     monkeypatch.setattr(gradients, "check_memory", lambda *given: check_memory(1e18, *given[1:]))
     assert "a gradient through" in refused(f"{ask} -R 8 --predict 65 --out three")
+
+
+def test_predictions_of_a_sampler_with_several_parameters_are_found(tmp_path):
+    row = {"estimator": "centre:positive", "sampler": "own(a=3, b=4)", "size": 4, "layers": "all"}
+    effects = {"texts": {"a b 0f": {"centre:positive own(a=3, b=4) 4 0": [1.0, 2.0]}}}
+    Path(tmp_path, "effects.json").write_text(json.dumps(effects))
+    lines = with_predictions(pd.DataFrame([row]), pd.DataFrame([row | {"text": "a b", "draw": 0}]), tmp_path)
+    assert lines["predicted"].tolist() == [3.0]  # was NaN, with the sampler "b=4)"
 
 
 def test_no_choice_of_the_same_cost_has_less_effect():

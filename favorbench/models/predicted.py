@@ -102,14 +102,17 @@ def with_predictions(lines: pd.DataFrame, rows: pd.DataFrame, path: Path) -> pd.
     Like the measured effect, it is the median over texts of the mean over draws; NaN where it is not of the same texts
     and draws.
     """
+    keys = rows[[*TIMED, "draw"]].drop_duplicates().itertuples(index=False, name=None)
+    names = {" ".join(map(str, key)): key for key in keys}  # parts of a name may have spaces, too
     sums = [
-        (text.rpartition(" ")[0], *name.rsplit(" ", 3), sum(math.inf if effect is None else effect for effect in heads))
+        (text.rpartition(" ")[0], *names[name], sum(math.inf if effect is None else effect for effect in heads))
         for text, estimators in _stored(path / FILE)["texts"].items()
         for name, heads in estimators.items()
+        if name in names
     ]
     if not sums:
         return lines
-    table = pd.DataFrame(sums, columns=["text", *TIMED, "draw", "predicted"]).astype({"size": int, "draw": int})
+    table = pd.DataFrame(sums, columns=["text", *TIMED, "draw", "predicted"])
     predicted, measured = _draws_of(table), _draws_of(rows[rows["layers"] == ALL])
     alike = [key for key, draws in predicted.items() if draws == measured.get(key)]
     medians = table.groupby(["text", *TIMED])["predicted"].agg(fmean).groupby(TIMED).median()
