@@ -381,6 +381,9 @@ def test_bad_input_is_one_line(base):
         compare old old --alpha 0 => --alpha must be
         compare old nowhere => it does not exist
     """)
+    Path("answer").mkdir()
+    Path("answer/recommendation.json").touch()  # of fb.recommend for a model, which draws no figure
+    check_refused("compare old answer => favorbench recommend wrote it; look at answer/recommendation.json")
     sweep(small_scenario(head_dim="5", trials=2), "elsewhere")
     check_refused("compare old elsewhere --fail-on worse => no row in common: other d 4 / 5")
     sweep(small_scenario(scale="0.5", trials=2), "scaled")

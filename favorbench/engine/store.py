@@ -58,7 +58,7 @@ MANIFEST, SUMMARY = "manifest.json", "summary.md"
 
 #: Files that only one other command writes, and files to look at.
 _OTHERS = {"recommendation.json": "recommend", "model.json": "model", "speed.csv": "speed"}
-_SUMMARIES = ("summary.md", "summary.csv", "speed.csv", "figures")
+_SUMMARIES = ("recommendation.json", "summary.md", "summary.csv", "speed.csv", "figures")
 
 
 class InputFile(TypedDict):
