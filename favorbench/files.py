@@ -169,7 +169,7 @@ def written_whole(path: Path) -> Iterator[io.BufferedWriter]:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
             return
-        temporary = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}.tmp")
+        temporary = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.tmp")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
             with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:

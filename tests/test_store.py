@@ -23,6 +23,7 @@ from favorbench.engine import rows as rows_module
 from favorbench.engine.columns import FAILURE
 from favorbench.engine.rows import RowStore, failures, in_use, part_paths, read_parts, read_rows
 from favorbench.errors import StoreError
+from favorbench.files import write_text
 
 SCHEMA = pa.schema(
     [pa.field("draw", pa.int64(), nullable=False), pa.field("estimator", pa.string()), pa.field("mse", pa.float64())]
@@ -181,6 +182,28 @@ def test_folders_that_cannot_be_read_are_not_taken_for_empty(monkeypatch):
         assert "Permission denied" in refused(*command.split())
     with pytest.raises(StoreError, match=r"cannot use run.trials: Permission denied"):
         part_paths(Path("run/trials"))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_parts_that_can_be_listed_but_not_opened_keep_no_reader_waiting(monkeypatch, run):
+    """chmod 644 of the folder: they were taken for parts that a writer joins meanwhile, and listed again forever."""
+    with store_at(run) as store:
+        store.append(rows_of([0]))
+    times, listing = iter(range(5)), part_paths
+
+    def refusing(function):
+        def wrapped(path, *arguments, **options):
+            if "part-" in str(path):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return function(path, *arguments, **options)
+
+        return wrapped
+
+    for name in ("open", "stat", "lstat"):  # root may read everything
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    monkeypatch.setattr(rows_module, "part_paths", lambda folder: next(times, None) is not None and listing(folder))
+    with pytest.raises(StoreError, match="Permission denied"):
+        read(run)
 
 
 def _write(path, draws):
@@ -364,6 +387,21 @@ def test_files_of_the_user_are_not_taken_for_those_of_a_run(name, tmp_path):
     ):
         pass
     assert os.listdir(tmp_path / "mine") == [name]
+
+
+def test_a_kill_while_the_first_manifest_is_written_is_resumed(run):
+    """The temporary file was taken for somebody else's, and the same command refused."""
+    (run / "manifest.json").rename(run / ".manifest.json.0123456789abcdef.tmp")
+    with store_at(run) as store:
+        store.append(rows_of([0]))
+    same(read(run), 1)
+
+
+def test_a_long_name_of_a_file_is_written(tmp_path):
+    """The name of the temporary file was longer than a name may be."""
+    name = "名" * 80  # of three bytes each
+    write_text(tmp_path / name, "text")
+    assert os.listdir(tmp_path) == [name]
 
 
 @pytest.mark.parametrize(

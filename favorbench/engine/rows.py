@@ -10,6 +10,7 @@ It loses the draws in progress, and those finished since the last part: a second
 """
 
 import contextlib
+import fnmatch
 import hashlib
 import json
 import os
@@ -228,7 +229,8 @@ def read_parts(
                 try:
                     stored[path] = _read(path, schema, columns, run)
                 except StoreError:
-                    if os.path.lexists(path):
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        path.lstat()
                         raise
     parts = [part for _, part in sorted(stored.items()) if part is not None]
     return parts, [path for path, part in stored.items() if part is None]
@@ -347,7 +349,9 @@ def _refuse_foreign(path: Path, manifest: Path) -> None:
                 f"{path} has trials but no {manifest.name} to say of what; use another `out`, or remove trials"
             )
         ours = _OURS if _is_summary(path / "summary.csv") else {".lock", "trials"}
-        if others := sorted({entry.name for entry in os.scandir(path)} - ours):
+        unfinished = f".{manifest.name}.*.tmp"  # of a writer that was killed
+        names = {entry.name for entry in os.scandir(path) if not fnmatch.fnmatch(entry.name, unfinished)}
+        if others := sorted(names - ours):
             raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another `out`")
 
 
