@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 # Before NumPy is imported: the workers of pytest-xdist share the cores, so each takes one BLAS thread.
@@ -24,6 +25,7 @@ from hypothesis import settings
 from favorbench.engine.plan import plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
+from favorbench.engine.tasks import load_bundle
 from favorbench.engine.trial import batches, run_draws
 from favorbench.style import charts
 
@@ -87,6 +89,20 @@ def stop_after(count):
             raise KeyboardInterrupt
 
     return stop
+
+
+class LaterProcess(Executor):
+    """Runs each task at once, as a worker does that starts after a change: it has loaded nothing yet."""
+
+    def __init__(self, change):
+        self._change = change
+
+    def submit(self, function, *arguments):
+        self._change()
+        load_bundle.cache_clear()
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
 
 
 def same_rows(one, other):

@@ -23,7 +23,7 @@ from favorbench.inputs import File, get_input
 from favorbench.inputs.stored import open_contents
 from favorbench.users import sources_of
 from tests.command_line import python
-from tests.conftest import random_heads, same_rows, stop_after
+from tests.conftest import LaterProcess, random_heads, same_rows, stop_after
 
 KEYS = {
     "maps": "positive", "samplers": "iid", "num_projections": "4", "baselines": "uniform",
@@ -229,8 +229,11 @@ def mine(query, key, value, size, rng):
 """
 
 
-def test_workers_use_the_module_that_was_imported(module):
-    """It has changed when a worker imports it: the rows would be those of two modules."""
+@pytest.mark.parametrize("here", [True, False])
+def test_workers_use_the_module_that_was_imported(module, monkeypatch, here):
+    """It has changed when a worker imports it: the rows would be those of two modules. here: in this directory."""
+    if not here:
+        monkeypatch.setattr("favorbench.engine.tasks.modules_here", list)
     module("changing_module", MODULE.format(factor=1))
     keys = KEYS | {"maps": "none", "methods": "changing_module:mine", "inputs": "gaussian", "seq_len": 8, "head_dim": 2}
     study = Study.of(as_scenario(keys))
@@ -241,6 +244,16 @@ def test_workers_use_the_module_that_was_imported(module):
     load_bundle.cache_clear()  # as in another worker
     error = run_items(bundle, [[draw]]).error
     assert isinstance(error, ScenarioError) and re.search(r"changing_module:mine.*has changed since", str(error))
+
+
+def test_workers_of_a_search_use_the_module_that_was_imported(module):
+    """Their rows, of the edited module, were saved under the digest of the module before."""
+    code = f"{MODULE}mine.multiplications = lambda shape, size: 9\n"
+    module("changing_module", code.format(factor=1))
+    later = LaterProcess(lambda: module("changing_module", code.format(factor=2)))
+    heads = np.random.default_rng(0).normal(size=(3, 2, 16, 4))
+    with pytest.raises(ScenarioError, match=r"changing_module:mine has changed since the run began"):
+        fb.recommend((*heads,), methods="changing_module:mine", maps="none", target=1e-6, workers=later)
 
 
 @pytest.mark.parametrize("name", ["mine.npz", "other.npz"])

@@ -42,7 +42,7 @@ from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, Interrupted
 from favorbench.studies.saved import saved_study
 from tests.command_line import check_refused, printed, read_table, refused, run
-from tests.conftest import stop_after
+from tests.conftest import LaterProcess, stop_after
 from tests.test_held import SAME_TICKS, held, looks
 from tests.test_models_study import WORDS, folder  # noqa: F401
 
@@ -517,6 +517,16 @@ def test_workers_read_the_texts_of_the_command(folder):  # noqa: F811
         whole_model._model_of.cache_clear()  # another process
         with pytest.raises(InputError, match="or a text has changed since the command began"):
             found_for(folder, **options, out="between", workers=executor, progress=lambda *_, **__: write(2))
+
+
+def test_workers_use_the_module_that_was_imported(folder, texts, module):  # noqa: F811
+    """Their rows, of the edited module, were saved under the digest of the module before."""
+    code = "def f(query, key, value, size, rng): return 0 * query + {} * value.mean(0)\n"
+    code += "f.multiplications = lambda shape, size: 9\n"
+    module("edited_then", code.format(1))
+    later = LaterProcess(lambda: module("edited_then", code.format(10)))
+    with pytest.raises(ScenarioError, match="the module edited_then has changed since the run began"):
+        found_for(folder, texts, maps="none", methods="edited_then:f", max_cost=2.0, workers=later)
 
 
 def test_rows_of_a_function_that_was_edited_are_not_reused(folder, texts, monkeypatch):  # noqa: F811

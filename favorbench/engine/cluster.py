@@ -478,7 +478,7 @@ def _run_on_worker(work: bytes, versions: Mapping[str, str], items: Sequence[Any
     """In a worker: run a task. The worker may have been started at the address of another, whose versions are known."""
     try:
         _compare(tuple(versions.items()))
-        result = tasks.run_items(TaskBundle(work, ""), items)
+        result = tasks.run_items(TaskBundle(work, None), items)
     except OtherVersion as error:
         result = TaskResult([], 0.0, error)
     return result._replace(worker=_distributed().get_worker().address)

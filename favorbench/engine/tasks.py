@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from favorbench.engine.interrupts import signals_held
-from favorbench.engine.study import Study
 from favorbench.errors import FavorbenchError, WorkerError
 from favorbench.files import check_memory_of_libraries
 from favorbench.users import importable_from, keep_importable_here, modules_here
@@ -35,11 +34,11 @@ POLL_SECONDS = 1.0
 class TaskBundle(NamedTuple):
     """Data that every task needs: a pickled function with its context, and the folder of the user's modules.
 
-    Without a folder there are none, or they are in the data.
+    An empty folder: none are in the working directory. None: they are in the data.
     """
 
     data: bytes
-    folder: str
+    folder: str | None
 
     @staticmethod
     def of(function: Callable[[Any, Any], Any], context: Any) -> "TaskBundle":
@@ -61,8 +60,8 @@ def load_bundle(bundle: TaskBundle) -> tuple[Callable[[Any, Any], Any], Any]:
     """The function and its context, unpickled once for each process."""
     with importable_from(bundle.folder) if bundle.folder else contextlib.nullcontext():
         function, context = pickle.loads(bundle.data)
-        if bundle.folder and isinstance(context, Study):
-            context.check_sources()
+        if bundle.folder is not None and (check := getattr(context, "check_sources", None)):
+            check()
     return function, context
 
 

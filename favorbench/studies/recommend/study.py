@@ -49,6 +49,10 @@ class SearchTask(NamedTuple):
     max_cost: float
     known: Sequence[Any] = ()
 
+    def check_sources(self) -> None:
+        """Raise ScenarioError where a user's module is not the one that the study was made with."""
+        self.plan.study.check_sources()
+
 
 def rows_of_head(task: SearchTask, number: int) -> list[Row]:
     """In a worker: the rows that the search of one head measures."""

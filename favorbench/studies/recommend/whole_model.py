@@ -42,7 +42,7 @@ from favorbench.models.study import MeasuredModel
 from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress
-from favorbench.registry import nearest
+from favorbench.registry import module_digest, nearest
 from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import EstimatorSetting, model_settings
 from favorbench.studies.recommend.decision import EFFECTS, CostUnit, WholeModel, better_of, signed
@@ -57,12 +57,21 @@ TIMINGS = 3  # interleaved runs of each estimator
 
 
 class ModelTask(NamedTuple):
-    """The arguments of a worker that measures rows. files: the digests of the model and of its texts."""
+    """The arguments of a worker that measures rows. files: the digests of the model and of its texts.
+
+    modules: the names of the user's modules, and their digests.
+    """
 
     scenario: ModelScenario
     trust_remote_code: bool
     threads: int
     files: tuple[str, ...]
+    modules: tuple[tuple[str, str], ...]
+
+    def check_sources(self) -> None:
+        """Raise ScenarioError where a user's module is not the one that the command began with."""
+        if changed := next((name for name, digest in self.modules if module_digest(name) != digest), None):
+            raise ScenarioError(f"the module {changed} has changed since the run began: run the same command again")
 
 
 @functools.lru_cache(maxsize=1)
@@ -312,12 +321,12 @@ def recommend_model(
     size = f" of {model.length} tokens" if model.length else ""
     title = f"{Path(name).name}, {about.texts} {about.draws}{size}"
     ahead = workers if isinstance(workers, int) else getattr(workers, "_max_workers", EXECUTOR_WORKERS)
-    task = ModelTask(scenario, trust_remote_code, max(1, torch.get_num_threads() // ahead), _files(model))
+    modules, threads = user_sources(method for _, method in settings), max(1, torch.get_num_threads() // ahead)
+    task = ModelTask(scenario, trust_remote_code, threads, _files(model), tuple(modules.items()))
     processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
     executor = workers if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
         order = _order(model, earlier)
-        modules = user_sources(method for _, method in settings)
         asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order, "modules": modules}
         asked[CHOSEN_ON] = chosen_on or None
         request, facts = merged_request(path, model.request() | asked), model.facts()
