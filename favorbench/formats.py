@@ -28,8 +28,9 @@ def heading(axis: str) -> str:
 _PLAIN = ("relative_error", "relative_l1", "cosine", "rounding", "skill", "bad_normalisers", "unnormalised_rows")
 
 # Characters that a terminal obeys instead of showing (C0, DEL, C1: escape sequences, bells, line breaks), what reorders
-# the text around it (marks, embeddings and overrides of direction), and halves of characters, which no file can hold.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# the text around it (marks, embeddings and overrides of direction), halves of characters, which no file can hold, and
+# what XML excludes.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def format_value(value: float, metric: str, floor: float = 0.0) -> str:

@@ -25,9 +25,9 @@ from tests.conftest import random_heads
 
 
 def test_printed_texts_are_escaped():
-    hostile = "L0\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202eabc\r\n\t\udcff"
+    hostile = "L0\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202eabc\r\n\t\udcff\uffff"
     shown = printable(hostile)
-    assert shown == r"L0\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202eabc\r\n\t\udcff"
+    assert shown == r"L0\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202eabc\r\n\t\udcff\uffff"
     assert shown.isprintable() and printable(shown) == shown
     assert printable("a\nb\x1b", but="\n") == "a\nb\\x1b"
     assert printable("größer, 大, |x−y|² ± 1") == "größer, 大, |x−y|² ± 1"  # what can be seen stays
