@@ -230,6 +230,20 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder / name for name in os.listdir(folder) if fnmatch.fnmatch(name, pattern))
 
 
+def files_below(folder: Path, *names: str) -> list[Path]:
+    """The files of these names in a folder and below it, in order.
+
+    Raises StoreError for a folder that cannot be read, where `rglob` finds nothing.
+    """
+
+    def refuse(error: OSError) -> None:
+        with clear_errors(Path(error.filename)), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            raise error
+
+    places = (Path(place, name) for place, _, files in os.walk(folder, onerror=refuse) for name in {*files} & {*names})
+    return sorted(path for path in places if path.exists())
+
+
 def data_directory() -> Path:
     """scenarios/: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parent

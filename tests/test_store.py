@@ -184,6 +184,22 @@ def test_folders_that_cannot_be_read_are_not_taken_for_empty(monkeypatch):
         part_paths(Path("run/trials"))
 
 
+def test_runs_that_cannot_be_read_are_not_left_out(monkeypatch):
+    """`status` of a folder with a run of another user was 0: all complete."""
+    for name in ("here", "theirs"):
+        fb.sweep({"maps": ["elu"], "methods": [], "seq_len": [16], "head_dim": [4], "trials": 2}, f"runs/{name}")
+    scandir = os.scandir
+
+    def refusing(folder="."):
+        if "theirs" in str(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    for command in ("status", "plot"):
+        assert "cannot use runs/theirs: Permission denied" in refused(command, "runs")
+
+
 @pytest.mark.usefixtures("at_once")
 def test_parts_that_can_be_listed_but_not_opened_keep_no_reader_waiting(monkeypatch, run):
     """chmod 644 of the folder: they were taken for parts that a writer joins meanwhile, and listed again forever."""

@@ -35,7 +35,7 @@ from favorbench.engine.rows import (
 from favorbench.engine.scenario import NAMES_ONLY, Scenario
 from favorbench.engine.study import digest_of, labels_of
 from favorbench.errors import StoreError
-from favorbench.files import clear_errors, read_json, write_text
+from favorbench.files import clear_errors, files_below, read_json, write_text
 from favorbench.formats import shortened, shown
 from favorbench.metrics import EFFECT, METRICS
 
@@ -276,8 +276,8 @@ def find_runs(path: Path) -> list[Path]:
     """Find the runs, recommendations and studies of models at or below a path, sorted. Raises StoreError if none."""
     if not path.exists():
         raise StoreError(f"{str(path)!r} does not exist; give a directory that favorbench sweep wrote")
-    runs = {file.parent for name in (MANIFEST, "recommendation.json") for file in path.rglob(name)}
-    runs |= {file.parent for file in path.rglob("model.json") if (file.parent / "trials").exists()}
+    found = files_below(path, MANIFEST, "recommendation.json", "model.json")
+    runs = {file.parent for file in found if file.name != "model.json" or (file.parent / "trials").exists()}
     if not runs:
         raise StoreError(f"no favorbench run at or below {str(path)!r}: {_explain(path)}")
     return sorted(runs)

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from favorbench.engine.rows import Count, Failed, StoredPart, failed_draws, failures, in_use, read_parts
 from favorbench.engine.store import read_manifest
 from favorbench.errors import StoreError
-from favorbench.files import clear_errors, read_json
+from favorbench.files import clear_errors, files_below, read_json
 
 SWEEP, MODEL, RECOMMENDATION = "manifest.json", "model.json", "recommendation.json"
 
@@ -58,11 +58,11 @@ def statuses(path: Path) -> list[Status]:
     """The status of every run at or below a path. Raises StoreError."""
     if not path.exists():
         raise StoreError(f"{str(path)!r} does not exist; give the directory of a run, or one of several")
-    return [_status(file) for file in sorted(_manifests(path))]
+    return [_status(file) for file in _manifests(path)]
 
 
 def _manifests(path: Path) -> list[Path]:
-    files = [file for name in (SWEEP, MODEL) for file in path.rglob(name)]
+    files = files_below(path, SWEEP, MODEL)
     if not files:
         raise StoreError(f"no favorbench run at or below {str(path)!r}; run favorbench sweep first")
     return files
