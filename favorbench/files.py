@@ -226,15 +226,12 @@ def clear_errors(path: Path) -> Iterator[None]:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """What is in a folder under a name like this, in order. Raises OSError, where `glob` finds nothing."""
+    """The entries of a folder whose names match a pattern, sorted. Raises OSError if the folder cannot be read."""
     return sorted(folder / name for name in os.listdir(folder) if fnmatch.fnmatch(name, pattern))
 
 
 def files_below(folder: Path, *names: str) -> list[Path]:
-    """The files of these names in a folder and below it, in order.
-
-    Raises StoreError for a folder that cannot be read, where `rglob` finds nothing.
-    """
+    """The files of these names in a folder and below it, sorted. Raises StoreError for a folder that cannot be read."""
 
     def refuse(error: OSError) -> None:
         with clear_errors(Path(error.filename)), contextlib.suppress(FileNotFoundError, NotADirectoryError):

@@ -10,7 +10,6 @@ It loses the draws in progress, and those finished since the last part: a second
 """
 
 import contextlib
-import fnmatch
 import hashlib
 import json
 import os
@@ -349,9 +348,8 @@ def _refuse_foreign(path: Path, manifest: Path) -> None:
                 f"{path} has trials but no {manifest.name} to say of what; use another `out`, or remove trials"
             )
         ours = _OURS if _is_summary(path / "summary.csv") else {".lock", "trials"}
-        unfinished = f".{manifest.name}.*.tmp"  # of a writer that was killed
-        names = {entry.name for entry in os.scandir(path) if not fnmatch.fnmatch(entry.name, unfinished)}
-        if others := sorted(names - ours):
+        unfinished = {file.name for file in matching(path, f".{manifest.name}.*.tmp")}  # of a writer that was killed
+        if others := sorted({*os.listdir(path)} - ours - unfinished):
             raise StoreError(f"{path} is not empty and not a favorbench run (it has {others[0]!r}); use another `out`")
 
 
