@@ -72,6 +72,13 @@ def test_seq_len_takes_the_first_tokens(rng):
 GOOD = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 3))}
 
 
+def test_labels_of_a_batch_that_do_not_fit_are_asked_for_by_shape():
+    """The note asked for 6 integers, which were given."""
+    heads = {role: np.ones((2, 3, 4, 3)) for role in "qkv"}
+    np.savez("in.npz", **heads, layer=np.zeros(6, int), head=np.arange(6))
+    assert "labels take 2 x 3 integers" in get_input("in.npz").notes()[0]
+
+
 @pytest.mark.parametrize(
     "layer", [np.array([-1, 1]), np.array([2**63, 1], np.uint64), np.array([0.0, 1.0]), np.array([0]), np.array([0, 0])]
 )
@@ -107,6 +114,7 @@ def test_factors_of_gradients_are_checked(scale):
         ({"q": np.ones((2, 0, 3))}, "an axis is empty"),
         ({"causal": np.array("false")}, "is 'false' in it; allowed: true or false"),
         ({"causal": np.array(np.nan)}, "is nan in it; allowed: true or false"),
+        ({"causal": np.ones(2, bool)}, "is 'bool of shape (2,)' in it; allowed: true or false"),  # one for each head
         ({"q": np.array([object()])}, "Python objects (pickle), which are never read"),
     ],
 )

@@ -144,8 +144,9 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
         raise InputError(f"{name}: `causal` is {causal!r} in it; allowed: true or false")
     labels, gradients = _labels(query.leading, arrays, about), _gradients(name, arrays, query, value)
     if "layer" in arrays and not labels[0].startswith("L"):
+        shape = " x ".join(map(str, query.leading)) or 1
         notes.append(
-            f"`layer` and `head` are not used: labels take {count} integers from 0 to 1000000 in each, no pair twice"
+            f"`layer` and `head` are not used: labels take {shape} integers from 0 to 1000000 in each, no pair twice"
         )
     effect = str(about.get("effect", "loss")) if gradients else ""
     return Heads(name, query, key, value, labels, causal, tuple(notes), gradients, effect)
@@ -219,8 +220,10 @@ def _about(text: str | None) -> dict[str, Any]:
 def _causal(arrays: Mapping[str, Stored]) -> Any:
     """A flag ``causal`` next to the arrays, as numpy.savez writes it; any other value is refused by the caller."""
     flag = arrays.get("causal")
-    if flag is None or flag.shape not in ((), (1,)):
+    if flag is None:
         return None
+    if flag.shape not in ((), (1,)):
+        return f"{flag.type} of shape {flag.shape}"
     value = flag.whole().item()  # a text "false" is no flag, and neither is NaN
     return bool(value) if isinstance(value, int | float) and value in (0, 1) else value
 
