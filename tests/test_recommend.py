@@ -638,6 +638,13 @@ def test_an_answer_is_about_one_input(several):
         fb.recommend(**{"inputs": "gaussian", "seq_len": 32} | several)
 
 
+@pytest.mark.parametrize("key", [{"budget": "cost"}, {"redraw": "R"}, {"trials": 3}, {"baselines": "taylor-1"}])
+def test_keys_that_a_search_cannot_follow_are_refused(key):
+    """With other budgets it left out candidates without a word; each R was a head of its own; others did nothing."""
+    with pytest.raises(ScenarioError, match=f"`{next(iter(key))}` is of a sweep"):
+        fb.recommend("gaussian", 0.5, seq_len=32, head_dim=4, methods="clusters", maps="none", max_size=16, **key)
+
+
 def test_default_candidates_are_such_as_the_inputs_allow():
     causal = study_of({"inputs": "minilm", "causal": True}, None, None, None, 64)
     assert all(method.causal_safe for method in causal.methods) and len(causal.methods) >= 6

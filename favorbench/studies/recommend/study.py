@@ -204,6 +204,8 @@ def recommend(
     }
     if wrong := next((name for name, given in for_models.items() if given), ""):
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
+    if wrong := next((name for name in ("budget", "redraw", "trials", "baselines") if keys.get(name) is not None), ""):
+        raise ScenarioError(f"`{wrong}` is of a sweep, and recommend plans its own sizes and draws: leave it out")
     metric = "relative_error" if metric is None else metric
     check_name("metric", metric, [name for name, member in METRICS.items() if member.error and name != EFFECT])
     check_target(target, metric)
