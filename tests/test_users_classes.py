@@ -1,5 +1,6 @@
 """Classes as people bring them: a failure names the class in every command, and what it cannot give is said."""
 
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from favorbench.maps.random_features import Trig
 from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.studies.audit import audit
 from favorbench.studies.verify import HOLDS, verify
-from tests.command_line import refused, run
+from tests.command_line import printed, refused, run
 
 CLASSES = """
 from dataclasses import dataclass
@@ -124,6 +125,20 @@ def classes(tmp_path, monkeypatch):
 )
 def test_a_failure_names_the_class(classes, command, who):
     assert f"{who} failed: ZeroDivisionError: division by zero" in refused(command)
+
+
+def test_rows_that_are_not_gaussian_need_no_law(tmp_path, monkeypatch):
+    """An "unexpected NotImplementedError" of kernel and theory."""
+    monkeypatch.chdir(tmp_path)
+    rows = ROWS.replace("gaussian_rows = True", "gaussian_rows = False")
+    rows += "        return rng.choice([-1.0, 1.0], (num_projections, head_dim))\n"
+    Path("signs.py").write_text(CLASSES.partition("@dataclass")[0] + rows)
+    small = "--samplers signs:Rows -R 4 -d 2 --num-points 4 --trials 2 --json"
+    kernel = json.loads(printed(f"kernel gaussian --maps trig {small} -q"))
+    assert kernel["cells"][0]["expected"] is None
+    assert "no closed form for positive under rows" in refused("theory positive signs:Rows")
+    checks = verify(["trig/signs:Rows"], 500).checks
+    assert {check.verdict for check in checks if check.claim == "target"} == {"no claim"}
 
 
 def test_a_failure_in_a_model_names_the_class(classes):

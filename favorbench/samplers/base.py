@@ -65,10 +65,8 @@ class Sampler(ABC):
             )
 
     def row_law(self, num_projections: int, head_dim: int) -> RowLaw:
-        """The law of a row, averaged over the rows; a sampler without Gaussian rows defines it."""
-        if not self.gaussian_rows:
-            raise NotImplementedError(f"sampler {self.name!r} does not have Gaussian rows and must define row_law")
-        return GaussianRows()
+        """The law of a row, averaged over the rows; a sampler without Gaussian rows may define it."""
+        return GaussianRows() if self.gaussian_rows else RowLaw()
 
     def pair_laws(self, num_projections: int, head_dim: int) -> PairLaws | None:
         """The numbers and laws of ordered pairs of different rows that are not independent; None where unknown."""
