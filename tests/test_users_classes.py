@@ -141,6 +141,39 @@ def test_rows_that_are_not_gaussian_need_no_law(tmp_path, monkeypatch):
     assert {check.verdict for check in checks if check.claim == "target"} == {"no claim"}
 
 
+BARE = """
+@dataclass(frozen=True)
+class Rows(Sampler):
+    name = "rows"
+    coupling = "independent"
+
+    def sample(self, rng, num_projections, head_dim):
+        return rng.normal(size=(num_projections, head_dim))
+
+
+@dataclass(frozen=True)
+class Map(FeatureMap):
+    name = "map"
+
+    def features(self, x, projection, sample):
+        return (Features(None, projection - half_squared_norm(x)),)
+
+    def target_kernel(self, x, y, rows):
+        return exponential_target(x, y, rows)
+"""
+
+
+def test_a_class_that_declares_nothing_has_no_claims(tmp_path, monkeypatch):
+    """An "unexpected AttributeError" of kernel, theory and, without the number of features, sweep."""
+    monkeypatch.chdir(tmp_path)
+    imports = "from favorbench import Features, exponential_target, half_squared_norm\n"
+    Path("bare.py").write_text(imports + CLASSES.partition("@dataclass")[0] + BARE)
+    printed("kernel softmax --maps bare:Map --samplers bare:Rows -R 4 -d 2 --num-points 4 --trials 2 -q")
+    assert "no closed form for map under rows" in refused("theory bare:Map bare:Rows")
+    checks = verify(["bare:Map/iid"], 500).checks
+    assert {check.verdict for check in checks if check.claim in ("unbiased", "nonnegative", "variance")} <= {"no claim"}
+
+
 def test_a_failure_in_a_model_names_the_class(classes):
     pytest.importorskip("torch")
     Path("attends.py").write_text(MODEL)

@@ -79,11 +79,11 @@ class FeatureMap(ABC):
     name: ClassVar[str]
     reference: ClassVar[str]
     #: Columns of the feature matrix for each projection: 2 for cosines and sines. 0: nothing random, fixed blocks only.
-    features_per_projection: ClassVar[int]
+    features_per_projection: ClassVar[int] = 1
     #: No feature is negative, so no normaliser is.
-    nonnegative: ClassVar[bool]
+    nonnegative: ClassVar[bool] = False
     #: The kernel estimate has mean exp(x.y) when the rows of omega are N(0, I).
-    unbiased: ClassVar[bool]
+    unbiased: ClassVar[bool] = False
     #: The feature of one token depends on that token alone.
     causal_safe: ClassVar[bool] = True
     #: The features of R projections are the first of those of more. If not, the engine evaluates every R anew.

@@ -25,7 +25,7 @@ class Sampler(ABC):
     name: ClassVar[str]
     reference: ClassVar[str]
     #: Every row is N(0, I), so maps that claim to be unbiased are.
-    gaussian_rows: ClassVar[bool]
+    gaussian_rows: ClassVar[bool] = False
     #: The first R rows do not depend on how many follow. If not, the engine draws every R anew.
     nested: ClassVar[bool] = True
     #: How the rows of one draw depend on one another, which ``verify`` tests. A class may state it in words, e.g.
