@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pytest
 
 from favorbench.attention.linear import kernel_estimate, linear_attention, sample_omega
 from favorbench.errors import EstimatorError
-from favorbench.maps.random_features import Trig
+from favorbench.maps.random_features import Positive, Trig
+from favorbench.methods import Estimate, Method
 from favorbench.numerics.arrays import Features, half_squared_norm
+from favorbench.samplers.iid import IID
 from favorbench.studies.audit import audit
 from favorbench.studies.verify import HOLDS, verify
+from favorbench.studies.verify.checks import REFUTED, judged
+from favorbench.studies.verify.methods import of_method
 from tests.command_line import printed, refused, run
 
 CLASSES = """
@@ -254,3 +259,62 @@ def test_a_claim_that_cannot_be_tested_is_listed():
 
 def test_a_class_of_a_method_is_audited(classes):
     assert {finding.subject for finding in audit(["classes:Keys"], runs=6)} == {"classes:Keys"}
+
+
+@dataclass(frozen=True)
+class WrittenMap(Positive):
+    """It writes the features of each call into the same array."""
+
+    name = "written"
+
+    def features(self, x, projection, sample):
+        (block,) = super().features(x, projection, sample)
+        kept = KEPT.setdefault(block.log_scale.shape, block.log_scale)
+        kept[:] = block.log_scale
+        return (block._replace(log_scale=kept),)
+
+
+@dataclass(frozen=True)
+class WrittenRows(IID):
+    """It writes each draw into the same array."""
+
+    name = "written"
+
+    def sample(self, rng, num_projections, head_dim):
+        return rng.standard_normal(out=KEPT.setdefault(num_projections, np.empty((num_projections, head_dim))))
+
+
+@dataclass(frozen=True)
+class WrittenOutputs(Method):
+    """It writes each output into the same array, and answers differently each time, though it says otherwise."""
+
+    name = reference = description = "written"
+    arrays = "host"
+    random = permutation_invariant = False
+
+    def estimates(self, problem, sizes, streams):
+        shape = len(problem.query), problem.value.shape[-1]
+        output = KEPT.setdefault(shape, np.zeros(shape))
+        for size in sizes:
+            output += 1.0
+            yield Estimate(size, size, output, None)
+
+
+KEPT = {}
+
+
+def test_a_map_may_write_all_features_into_one_array(rng):
+    query, key, value = rng.normal(size=(3, 40, 8))
+    omega = rng.normal(size=(16, 8))
+    for estimate in (partial(kernel_estimate, query, key), partial(linear_attention, query, key, value, causal=True)):
+        np.testing.assert_allclose(estimate(omega, map=WrittenMap()), estimate(omega, map=Positive()), rtol=1e-12)
+
+
+def test_a_sampler_may_write_all_draws_into_one_array():
+    first, second = (sample_omega(WrittenRows(), 4, 2, np.random.default_rng(seed)) for seed in range(2))
+    assert np.all(first != second)
+
+
+def test_other_outputs_of_the_same_draw_are_noticed_where_a_class_writes_them_into_one_array():
+    claims = {claim.claim: claim for claim in judged([*of_method(WrittenOutputs(), 0)])}
+    assert claims["nothing is random"].verdict == claims["other sizes have no effect"].verdict == REFUTED

@@ -13,6 +13,7 @@ import numpy as np
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.numerics.arrays import Array, Features, Float
 from favorbench.parameters import check_parameters
+from favorbench.registry import is_ours
 from favorbench.samplers.laws import PairLaw, RowLaw
 
 Randomness = Literal["omega", "own", "none"]
@@ -220,7 +221,8 @@ class FeatureMap(ABC):
 def checked_blocks(feature_map: FeatureMap, blocks: FeatureBlocks, sample: Sample) -> FeatureBlocks:
     """The blocks that a map returned. Raises EstimatorError unless they have the columns that it declares.
 
-    Attention uses the first R columns of a block for R projections, and would ignore any others.
+    Attention uses the first R columns of a block for R projections, and would ignore any others. Those of a user's map
+    are copied, as its next call may write into the same arrays.
     """
     name, (size, head_dim) = feature_map.name, sample.omega.shape[-2:]
     one = isinstance(blocks, Features)  # a NamedTuple: its parts would pass for blocks
@@ -237,7 +239,7 @@ def checked_blocks(feature_map: FeatureMap, blocks: FeatureBlocks, sample: Sampl
             f"features of {name} have {sum(widths)} columns for {size} projections, and it declares {declared}: "
             "correct its features_per_projection"
         )
-    return blocks
+    return blocks if is_ours(feature_map) else tuple(block.copied() for block in blocks)
 
 
 Built = TypeVar("Built")

@@ -77,6 +77,10 @@ class Features(NamedTuple):
         """The features times exp(log_factor), of every row (..., n, 1) or of all."""
         return self._replace(log_scale=self.log_scale + log_factor)
 
+    def copied(self) -> "Features":
+        """The same in arrays of their own."""
+        return self._replace(values=None if self.values is None else 1 * self.values, log_scale=1 * self.log_scale)
+
     def transposed(self) -> "Features":
         """Features as rows: (..., R, n)."""
         return self._replace(

@@ -7,6 +7,7 @@ import numpy as np
 
 from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.numerics.arrays import Float
+from favorbench.registry import is_ours
 from favorbench.samplers.coupling import INDEPENDENT, ORTHOGONAL, WORDS, Coupling, coupling_of
 from favorbench.samplers.laws import AtAngle, GaussianRows, PairLaw, RowLaw
 
@@ -86,7 +87,7 @@ def draw_omega(sampler: Sampler, rng: np.random.Generator, num_projections: int,
     if not (is_array and omega.shape == expected and omega.dtype.kind in "fiu"):
         given = f"{omega.dtype} of shape {omega.shape}" if is_array else type(omega).__name__
         raise EstimatorError(f"sampler {sampler.name} returned {given}; it must return a NumPy array {expected}")
-    return omega
+    return omega if is_ours(sampler) else omega.copy()  # the next call may write into the same array
 
 
 def same_block_pairs(num_projections: int, block: int) -> int:

@@ -142,7 +142,7 @@ def _of_single_heads(method: Method, problem: AttentionProblem, seed: int) -> It
     both = problem._replace(**{name: np.stack([getattr(head, name) for head in heads]) for name in problem._fields[:3]})
     streams = Streams([_streams(method, seed).generators[0] for _ in heads], np.stack)
     try:
-        together = [estimate.output for estimate in method.estimates(both, _sizes(method, problem), streams)]
+        together = [1 * estimate.output for estimate in method.estimates(both, _sizes(method, problem), streams)]
     except Exception:  # a class for one head at a time, with leading axes
         yield math.inf
         return
@@ -282,7 +282,8 @@ def _sizes(method: Method, problem: AttentionProblem) -> tuple[int, ...]:
 
 def _outputs(method: Method, problem: AttentionProblem, seed: int, sizes: tuple[int, ...] = ()) -> list[np.ndarray]:
     sizes = sizes or _sizes(method, problem)
-    return [estimate.output for estimate in method.estimates(problem, sizes, _streams(method, seed))]
+    # copies, as a class may write each output into the same array
+    return [1 * estimate.output for estimate in method.estimates(problem, sizes, _streams(method, seed))]
 
 
 def _parts(problem: AttentionProblem) -> tuple[Tokens, Queries]:
