@@ -620,3 +620,29 @@ def test_single_heads_may_be_measured_later(folder):
     study(asked(folder, texts=2), "fresh")
     tables = [to_markdown(sections(summary.read(Path(out)))) for out in ("run", "fresh")]
     assert tables[0] == tables[1] and "single heads" in tables[0]
+
+
+MEAN = """
+import numpy as np
+
+def near(query, key, value, size, rng):
+    return {} * np.mean(value, axis=0) + np.zeros((len(query), 1))
+"""
+
+
+def test_functions_of_one_name_in_two_modules_are_two_estimators(folder, module):
+    """The second would be shown with the numbers of the first."""
+    few = {"texts": 1, "maps": (), "draws": 1, "heads": False}
+    for name, factor in (("first_near", 1), ("second_near", 2)):
+        module(name, MEAN.format(factor))
+    studied(folder, "run", methods=("first_near:near",), **few)
+    with pytest.raises(StoreError, match="run holds another study: what is called near has changed"):
+        studied(folder, "run", methods=("second_near:near",), **few)
+    studied(folder, "run", methods=("first_near:near", "clusters"), **few)
+
+
+@pytest.mark.parametrize("name", ["uniform", "exact"])
+def test_a_function_may_not_have_the_name_of_a_reference(name, module):
+    module("named_so", f"def {name}(query, key, value, size, rng):\n    return value")
+    with pytest.raises(ScenarioError, match=f"an estimator of yours may not be called '{name}'"):
+        ModelScenario("m", ("a",), methods=(f"named_so:{name}",))

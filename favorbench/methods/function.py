@@ -158,15 +158,19 @@ def _of_path(path: str) -> Function:
     return Function.of(import_object("method", path), path)
 
 
+def user_paths(member: Any) -> Iterator[str]:
+    """The "module:name" of each class or function of the user's: of a member, what is inside it, and its sampler."""
+    kind = type(member)
+    path = member.path if isinstance(member, Function) else f"{kind.__module__}:{kind.__qualname__}"
+    if path.partition(":")[0].partition(".")[0] not in ("", "favorbench"):
+        yield path
+    inside = [getattr(member, name.name, None) for name in dataclasses.fields(member)]
+    for part in (*inside, getattr(member, "law", None)):
+        if dataclasses.is_dataclass(part):
+            yield from user_paths(part)
+
+
 def user_sources(members: Iterable[Any]) -> dict[str, str]:
     """By name, the SHA-256 of the user's modules that these members, those inside them, and their samplers are from."""
-    digests, left = dict[str, str](), [*members]
-    while left:
-        member = left.pop()
-        path = member.path if isinstance(member, Function) else type(member).__module__
-        name = path.partition(":")[0]
-        if name.partition(".")[0] not in ("", "favorbench") and (digest := module_digest(name)):
-            digests[name] = digest
-        inside = [getattr(member, field.name, None) for field in dataclasses.fields(member)]
-        left += [part for part in (*inside, getattr(member, "law", None)) if dataclasses.is_dataclass(part)]
-    return digests
+    names = {path.partition(":")[0] for member in members for path in user_paths(member)}
+    return {name: digest for name in sorted(names) if (digest := module_digest(name))}

@@ -10,6 +10,7 @@ from favorbench.engine.scenario import check_distinct
 from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import get_map
 from favorbench.methods.features import LinearAttention
+from favorbench.methods.function import user_paths
 from favorbench.models.load import is_function
 from favorbench.models.recommended import ByHead, by_head, heads_by_layer
 from favorbench.models.replacements import (
@@ -31,6 +32,8 @@ EACH = "each"
 LENGTH = 512
 
 BFLOAT16 = Bfloat16Model.label
+
+REFERENCES = ("exact", "removed", "uniform")
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,15 @@ class ModelScenario:
         requested: list[Replacement] = []
         asked = self.maps, self.methods, self.samplers
         maps, methods, samplers = (tuple(dict.fromkeys(specs)) for specs in asked)
-        check_distinct(maps, [label(get_map(name)) for name in maps])
-        check_distinct(methods, [replacement(name).label for name in methods])
+        labels = [*(label(get_map(name)) for name in maps), *(replacement(name).label for name in methods)]
+        check_distinct((*maps, *methods), labels)
         check_distinct(samplers, [label(get_sampler(name)) for name in samplers])
         for sampler, name in itertools.product(samplers, maps):
             requested += (EstimatedAttention(LinearAttention(get_map(name), sampler), size) for size in self.sizes)
         requested += (replacement(name, size) for name in methods for size in self.sizes)
+        for item in requested:
+            if item.label in REFERENCES and isinstance(item, EstimatedAttention) and [*user_paths(item.method)]:
+                raise ScenarioError(f"an estimator of yours may not be called {item.label!r}, as a reference is")
         kept, fitted = heads_by_layer(self.exact_heads), [item.label for item in requested if item.needs_calibration]
         if kept and fitted:
             raise ScenarioError(f"`exact_heads` with {fitted[0]}: leave one of them out")

@@ -43,8 +43,10 @@ CHOSEN_ON = "chosen_on"
 #: Parts of a request that may not change within a directory: every measurement depends on them.
 FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads", "left_layers", CHOSEN_ON)
 
-#: Digests by name, which may be added but not changed, and the noun for messages.
-GROWING = {"texts": "text ", "recommended": "recommendation ", "modules": "module "}
+#: Digests by name, or classes by estimator, which may be added but not changed, and the words for messages.
+GROWING = {
+    "texts": "text ", "recommended": "recommendation ", "modules": "module ", "members": "what is called ",
+}  # fmt: skip
 
 #: Files that a search may write before its first row.
 BESIDE = ("seconds.json", "effects.json")
@@ -74,6 +76,7 @@ class ModelRequest(TypedDict, total=False):
     texts: dict[str, Any]
     recommended: dict[str, Any]
     modules: dict[str, Any]
+    members: dict[str, Any]
 
 
 class ModelManifest(TypedDict):

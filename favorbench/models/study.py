@@ -17,7 +17,8 @@ from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.formats import shown
 from favorbench.maps import calibrate
 from favorbench.methods import Method
-from favorbench.methods.function import user_sources
+from favorbench.methods.features import name_of, sampler_of
+from favorbench.methods.function import user_paths, user_sources
 from favorbench.models import torch
 from favorbench.models.capture import over_inputs
 from favorbench.models.effects import (
@@ -232,12 +233,13 @@ class MeasuredModel:
     def request(self) -> dict[str, Any]:
         """The request with digests of all its files, as plain JSON data."""
         chosen = self.scenario.replacements
+        parts = itertools.chain.from_iterable(item.members() for item in chosen)
         named = dataclasses.asdict(self.scenario) | {
             "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
             "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
-            "modules": modules_of(chosen),
             "left_layers": [layer.index for layer in self.first if layer.left is not None] or None,
+            **computed_by(part.method for part in parts if isinstance(part, EstimatedAttention)),
         }  # fmt: skip
         return json.loads(json.dumps(named))
 
@@ -371,10 +373,16 @@ class MeasuredModel:
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)
 
 
-def modules_of(replacements: Iterable[Replacement]) -> dict[str, str]:
-    """By name, the SHA-256 of the user's modules that compute these replacements."""
-    parts = itertools.chain.from_iterable(item.members() for item in replacements)
-    return user_sources(part.method for part in parts if isinstance(part, EstimatedAttention))
+def computed_by(methods: Iterable[Method]) -> dict[str, dict[str, str]]:
+    """The part of a request that says what computes its rows.
+
+    modules: by name, the SHA-256 of the user's modules. members: by the estimator and sampler of the rows, the classes
+    and functions of the user's, as modules may use the same names.
+    """
+    methods = [*methods]
+    samplers = [f" with {sampler}" if (sampler := sampler_of(method)) else "" for method in methods]
+    members = {name_of(m) + sampler: " ".join(user_paths(m)) for m, sampler in zip(methods, samplers, strict=True)}
+    return {"modules": user_sources(methods), "members": members}
 
 
 def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:

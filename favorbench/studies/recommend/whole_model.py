@@ -21,7 +21,6 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import counted, json_text, shown
 from favorbench.methods import Method
-from favorbench.methods.function import user_sources
 from favorbench.models import torch
 from favorbench.models.load import split_texts
 from favorbench.models.plan import ALL, ModelScenario, PlannedRow
@@ -38,7 +37,7 @@ from favorbench.models.store import (
     read_manifest,
     write_manifest,
 )
-from favorbench.models.study import MeasuredModel
+from favorbench.models.study import MeasuredModel, computed_by
 from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress
@@ -321,14 +320,14 @@ def recommend_model(
     size = f" of {model.length} tokens" if model.length else ""
     title = f"{Path(name).name}, {about.texts} {about.draws}{size}"
     ahead = workers if isinstance(workers, int) else getattr(workers, "_max_workers", EXECUTOR_WORKERS)
-    modules, threads = user_sources(method for _, method in settings), max(1, torch.get_num_threads() // ahead)
-    task = ModelTask(scenario, trust_remote_code, threads, _files(model), tuple(modules.items()))
+    computed, threads = computed_by(method for _, method in settings), max(1, torch.get_num_threads() // ahead)
+    task = ModelTask(scenario, trust_remote_code, threads, _files(model), tuple(computed["modules"].items()))
     processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
     executor = workers if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
         order = _order(model, earlier)
-        asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order, "modules": modules}
-        asked[CHOSEN_ON] = chosen_on or None
+        asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order}
+        asked |= {CHOSEN_ON: chosen_on or None, **computed}
         request, facts = merged_request(path, model.request() | asked), model.facts()
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
