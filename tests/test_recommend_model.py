@@ -24,6 +24,7 @@ import favorbench as fb
 from favorbench.engine.tasks import local_processes
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.formats import json_text, plain
+from favorbench.methods import Shape
 from favorbench.models import summary
 from favorbench.models.gradients import gradient_draws
 from favorbench.models.load import load, read_texts, split_texts, tokenise
@@ -37,6 +38,7 @@ from favorbench.results.status import statuses
 from favorbench.sections import to_markdown
 from favorbench.studies.recommend import whole_model
 from favorbench.studies.recommend.answer import certified_in_words, sections, sentence
+from favorbench.studies.recommend.candidates import model_settings
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, Interrupted
@@ -1014,3 +1016,13 @@ def test_the_summary_of_certified_answers_is_that_of_the_answers(name, length, t
     page = (home / "docs" / "own-model.md").read_text("utf-8")
     (row,) = [line for line in page.splitlines() if line.endswith(cells)]
     assert f" | {length:,} | " in row
+
+
+def test_candidates_of_one_name_are_refused(module):
+    """Of two of them only the last would be tried."""
+    for name in ("first_near", "second_near"):
+        module(name, "def near(query, key, value, size, rng):\n    return value\nnear.multiplications = lambda *_: 1.0")
+    shapes = [Shape(64, 64, 8, 8)]
+    assert len(model_settings(shapes, None, "first_near:near,clusters,clusters", None, 64, [16])) == 3
+    with pytest.raises(ScenarioError, match="'second_near:near' and 'first_near:near' are both called 'near'"):
+        model_settings(shapes, None, "first_near:near,second_near:near", None, 64, [16])

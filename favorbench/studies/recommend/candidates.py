@@ -11,7 +11,7 @@ import numpy as np
 
 from favorbench.attention.problem import exact_multiplications
 from favorbench.baselines import BASELINES, get_baseline
-from favorbench.engine.scenario import Scenario, load_scenario
+from favorbench.engine.scenario import Scenario, check_distinct, load_scenario
 from favorbench.engine.study import Estimator, Study
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
@@ -260,6 +260,8 @@ def model_settings(
     members: list[tuple[str, str, Method]] = [("baseline", "uniform", get_baseline("uniform"))]
     members += [("map", spec, LinearAttention(get_map(spec), law)) for spec in map_specs for law in laws]
     members += [("method", spec, method_or_baseline(spec)) for spec in method_specs if spec != "uniform"]
+    names = {spec: name_of(method) for _, spec, method in members}
+    check_distinct([*names], [*names.values()])
     for _, spec, method in members:
         _check_cost(spec, method, shapes[0])
     settings: dict[Key, tuple[EstimatorSetting, Method]] = {}
