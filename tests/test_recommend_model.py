@@ -37,8 +37,8 @@ from favorbench.numerics.streams import stream
 from favorbench.results.status import statuses
 from favorbench.sections import to_markdown
 from favorbench.studies.recommend import whole_model
-from favorbench.studies.recommend.answer import certified_in_words, sections, sentence
-from favorbench.studies.recommend.candidates import model_settings
+from favorbench.studies.recommend.answer import certified_in_words, python_lines, sections, sentence
+from favorbench.studies.recommend.candidates import families, model_settings, study_of
 from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, Interrupted
@@ -1026,3 +1026,18 @@ def test_candidates_of_one_name_are_refused(module):
     assert len(model_settings(shapes, None, "first_near:near,clusters,clusters", None, 64, [16])) == 3
     with pytest.raises(ScenarioError, match="'second_near:near' and 'first_near:near' are both called 'near'"):
         model_settings(shapes, None, "first_near:near,second_near:near", None, 64, [16])
+
+
+def test_a_sampler_of_the_users_is_named_so_that_it_can_be_imported(module):
+    """Not by its name alone, which is unknown, or that of another."""
+    module(
+        "my_rows",
+        "from dataclasses import dataclass\nimport favorbench as fb\n@dataclass(frozen=True)\n"
+        "class Rows(type(fb.get_sampler('iid'))):\n    name = 'rows'",
+    )
+    settings = model_settings([Shape(64, 64, 8, 8)], "positive", "none", "my_rows:Rows,iid", 64, [16])
+    assert [setting.sampler for setting, _ in settings] == [None, "my_rows:Rows", "iid"]
+    assert settings[1][0].key == ("map", "positive", "rows", 16)
+    keys = {"inputs": "gaussian", "seq_len": 16, "head_dim": 2}
+    *_, family = families(study_of(keys, "trig", "none", "my_rows:Rows", 8))
+    assert "fb.sample_omega('my_rows:Rows', 8, " in python_lines(family, 8, 1.0)

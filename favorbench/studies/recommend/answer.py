@@ -277,7 +277,7 @@ def python_lines(family: Family, size: int | None, scale: float) -> str:
         lines.append(f"query, key = {scale!r} * query, {scale!r} * key  # as measured")
     causal = ", causal=True" if family.study.scenario.causal else ""
     if isinstance(family.estimator.method, LinearAttention):
-        law = family.estimator.sampler or "iid"
+        law = family.law or "iid"
         lines.append(f"omega = fb.sample_omega({law!r}, {size or 1}, query.shape[-1], rng, map={family.spec!r})")
         lines.append(f"return fb.linear_attention(query, key, value, omega, map={family.spec!r}{causal})")
     else:

@@ -20,7 +20,7 @@ from favorbench.methods.base import cost_of
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
 from favorbench.methods.landmarks import ThroughLandmarks
 from favorbench.models.replacements import method_or_baseline
-from favorbench.registry import is_ours, label, split_list
+from favorbench.registry import canonical, is_ours, label, split_list
 from favorbench.results.summary import is_oracle
 from favorbench.samplers import get_sampler
 
@@ -63,7 +63,7 @@ Key = tuple[str, str, str | None, int | None]
 
 
 class EstimatorSetting(NamedTuple):
-    """An estimator at a size, named as in rows, and its spec in a scenario. sampler, size: None without a choice."""
+    """An estimator at a size, named as in rows. sampler (None without a choice, as size) and spec: as in a scenario."""
 
     kind: str
     name: str
@@ -74,7 +74,8 @@ class EstimatorSetting(NamedTuple):
     @property
     def key(self) -> Key:
         """The key of its row."""
-        return self[:4]
+        sampler = self.sampler and label(get_sampler(self.sampler))
+        return self.kind, self.name, sampler, self.size
 
     @property
     def estimator(self) -> str:
@@ -87,18 +88,25 @@ class EstimatorSetting(NamedTuple):
         return self.estimator if self.size is None else f"{self.estimator}, size {self.size}"
 
 
-def settings_of(kind: str, method: Method, spec: str, sizes: Sequence[int]) -> list[EstimatorSetting]:
-    """One setting of an estimator for each size."""
+def settings_of(
+    kind: str, method: Method, spec: str, sizes: Sequence[int], law: str | None = None
+) -> list[EstimatorSetting]:
+    """One setting of an estimator for each size. law: the spec of its sampler, where that is not its label."""
     shown = sizes if method.every_size else (None,)
-    return [EstimatorSetting(kind, name_of(method), sampler_of(method), size, spec) for size in shown]
+    sampler = sampler_of(method) and (law or sampler_of(method))
+    return [EstimatorSetting(kind, name_of(method), sampler, size, spec) for size in shown]
 
 
 class Family(NamedTuple):
-    """One estimator at all of its sizes. study: a study of this estimator alone, on the same random streams."""
+    """One estimator at all of its sizes. study: a study of this estimator alone, on the same random streams.
+
+    law: the spec of its sampler, None without a choice.
+    """
 
     estimator: Estimator
     spec: str
     study: Study
+    law: str | None
 
     @property
     def shares_work(self) -> bool:
@@ -256,7 +264,9 @@ def model_settings(
     Raises ScenarioError as ``study_of`` does, and for a named method that supports none of the sizes.
     """
     default, map_specs, method_specs = _specs(maps, methods, _MODEL_DEFAULTS)
-    laws = [get_sampler(name).name for name in _listed("samplers", samplers, True, _MODEL_DEFAULTS)]
+    given = {name: get_sampler(name) for name in _listed("samplers", samplers, True, _MODEL_DEFAULTS)}
+    check_distinct([*given], [label(law) for law in given.values()])
+    laws = [canonical(name, law) for name, law in given.items()]
     members: list[tuple[str, str, Method]] = [("baseline", "uniform", get_baseline("uniform"))]
     members += [("map", spec, LinearAttention(get_map(spec), law)) for spec in map_specs for law in laws]
     members += [("method", spec, method_or_baseline(spec)) for spec in method_specs if spec != "uniform"]
@@ -267,13 +277,14 @@ def model_settings(
     settings: dict[Key, tuple[EstimatorSetting, Method]] = {}
     largest, untried = 0, list[Method]()
     for kind, spec, method in members:
+        law = str(method.sampler) if isinstance(method, LinearAttention) else None
         if default and not _can_run(method, shapes, True):
             continue
         most = min(min(s.l - 1, method.largest_size(s)) for s in shapes)
         possible = [size for size in sizes if size <= most] if sizes else _finer_sizes(min(max_size, most))
         untried += [method] * (not possible and not default)
         largest = max(largest, most * method.every_size)
-        settings |= {setting.key: (setting, method) for setting in settings_of(kind, method, spec, possible)}
+        settings |= {setting.key: (setting, method) for setting in settings_of(kind, method, spec, possible, law)}
     if largest and sizes and max(sizes) > largest:
         raise ScenarioError(f"`num_projections` {max(sizes)} given, allowed with these estimators: at most {largest}")
     for method in untried:  # what was named is tried, or refused
@@ -299,6 +310,7 @@ def families(study: Study) -> list[Family]:
         for spec, member in zip(getattr(study.scenario, f"{kind}s"), getattr(study, f"{kind}s"), strict=True)
     }
     order = list(specs)
+    laws = {label(law): spec for spec, law in zip(study.scenario.samplers, study.samplers, strict=True)}
     uniform = tuple(member for member in study.baselines if member.name == "uniform")
     result = []
     for estimator in sorted(study.estimators, key=lambda e: order.index((e.kind, e.name))):
@@ -312,7 +324,8 @@ def families(study: Study) -> list[Family]:
             changes["methods"] = (method,)
         elif method not in uniform:
             changes["baselines"] = (*uniform, method)
-        result.append(Family(estimator, specs[estimator.kind, estimator.name], dataclasses.replace(study, **changes)))
+        spec, law = specs[estimator.kind, estimator.name], laws.get(estimator.sampler or "")
+        result.append(Family(estimator, spec, dataclasses.replace(study, **changes), law))
     return result
 
 

@@ -282,7 +282,7 @@ class HeadSearch(CandidateSearch):
             least = least_errors(exact, evaluator.metric)
         for family in families:
             estimator = family.estimator
-            for setting in settings_of(estimator.kind, estimator.method, family.spec, first.sizes):
+            for setting in settings_of(estimator.kind, estimator.method, family.spec, first.sizes, family.law):
                 cost = family.cost(setting, self.shape)
                 if cost >= max_cost * self.exact:
                     self.too_costly += 1
