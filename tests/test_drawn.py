@@ -118,6 +118,18 @@ def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
             assert all(box.x0 >= -1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in beside), name
 
 
+@pytest.mark.parametrize("size", [COLUMN, (7.0, 4.0)])
+def test_a_long_label_of_an_axis_stays_inside_and_leaves_room_for_the_next(drawn, size):
+    methods = "clusters,multipole,sinks(4):window(8):multipole,sinks(4):multipole(exact=0.75, block=8, cells='tree')"
+    with style.figure_options(style.FigureOptions(size=size)):
+        draw_all(of_layers(1, 3, methods=methods), "relative_error")
+    for name, figure in drawn.items():
+        figure.draw_without_rendering()
+        labels = boxes(ax.yaxis.label for ax in figure.axes)
+        assert all(box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in labels), name
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(labels, 2)), name
+
+
 @pytest.mark.parametrize(
     "sizes, panels, shown",
     [([16, 32, 64, 96, 128, 160, 240], 1, "16 32 64 96 160 240"), (range(16, 193, 16), 2, "32 64 96 128 160 192")],
@@ -274,9 +286,12 @@ def test_dark_figures_are_written_next_to_the_others():
     assert corner.max() < 0.15 and not Path("run/figures/iid-vs-ortho.png").exists()
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.86, 1.01), (0.21, 0.48), (0.3, 2.0), (3e-5, 1e-3), (1e-9, 1.0)])
-def test_a_log_axis_has_two_labelled_ticks_at_least(low, high):
-    ax = Figure().subplots()
+@pytest.mark.parametrize("height", [4.8, 0.9])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.86, 1.01), (0.21, 0.48), (0.3, 2.0), (0.2, 100.0), (3e-5, 1e-3), (1e-9, 1.0)]
+)
+def test_a_log_axis_has_two_labelled_ticks_at_least(low, high, height):
+    ax = Figure((3.3, height)).subplots()
     ax.set(yscale="log", ylim=(low, high))
     style.log_ticks(ax.yaxis)
     ax.figure.draw_without_rendering()

@@ -24,7 +24,7 @@ from scipy.spatial import KDTree
 from favorbench.errors import ScenarioError
 from favorbench.files import write_whole
 from favorbench.formats import printable, shown
-from favorbench.style.looks import column_width, context, darken, on_dark, options, plain, same_range
+from favorbench.style.looks import column_width, context, darken, font_size, on_dark, options, plain, same_range
 
 MAX_PANELS = 12  # in one file
 NARROW_PANEL = 3.0  # inches: titles stand on several lines
@@ -179,6 +179,10 @@ def _finish(drawing: Drawing) -> None:
         legend.set_bbox_to_anchor((0.5, caption / total))
     below = (caption + legend_height) / total
     figure.get_layout_engine().set(rect=(0, below, 1, 1 - below))  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
+    for ax in drawing.axes if wanted.size else ():  # a label longer than its panel is high stands on several lines
+        rows = ax.get_gridspec().nrows  # pyright: ignore[reportOptionalMemberAccess]
+        room = 72 * total * (1 - below) / rows / (0.6 * font_size())
+        ax.set_ylabel(textwrap.fill(ax.get_ylabel(), max(10, int(room))))
     text = {"va": "bottom", "fontsize": 9, "color": "0.25", "linespacing": 1.25}
     if lines:
         figure.text(0.08 / width, 0.05 / total, plain("\n".join(lines)), **text)

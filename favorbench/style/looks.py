@@ -241,7 +241,7 @@ def log_ticks(axis: Axis) -> None:
         axis.set_minor_locator(ticker.NullLocator())
     else:
         subs = (1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0) if high < 1000 * low else (1.0,)
-        axis.set_major_locator(ticker.LogLocator(subs=subs))
+        axis.set_major_locator(ticker.LogLocator(subs=subs, numticks=None if len(subs) == 1 else 9))  # in a low panel
     axis.set_major_formatter(ticker.FuncFormatter(_short) if high < 1000 * low else ticker.LogFormatterMathtext())
     axis.set_minor_formatter(ticker.NullFormatter())
 
