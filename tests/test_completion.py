@@ -119,6 +119,14 @@ def test_zsh_and_fish():
     assert offered(shell="zsh", line="favorbench table nowhere/") == ["_files"]
 
 
+@pytest.mark.parametrize("line, code", [("favorbench model minilm --text ", 1), ("favorbench sweep --maps ", 0)])
+def test_fish_offers_files_where_nothing_else_is_offered(line, code, monkeypatch):
+    given = {complete.VARIABLE: "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "is-args"}
+    for name, value in (given | {"_TYPER_COMPLETE_ARGS": line}).items():
+        monkeypatch.setenv(name, value)
+    assert run() == (code, "", "")
+
+
 @pytest.mark.parametrize(
     "given",
     [

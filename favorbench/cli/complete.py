@@ -20,16 +20,18 @@ VARIABLE = "_FAVORBENCH_COMPLETE"
 
 def answer(run: Callable[[], object]) -> NoReturn:
     """Answer a shell that asks through VARIABLE. Errors print nothing: the user is typing a line."""
-    output = io.StringIO()
+    output, kept, code = io.StringIO(), "", 0
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(output):
-            kept = _join_words() if os.environ[VARIABLE] == "complete_bash" else ""
-            with contextlib.suppress(SystemExit):
-                run()
+            if os.environ[VARIABLE] == "complete_bash":
+                kept = _join_words()
+            run()
+    except SystemExit as end:
+        code = end.code
     except Exception:
         sys.exit(1)
     sys.stdout.writelines(f"{line.removeprefix(kept)}\n" for line in output.getvalue().splitlines())
-    sys.exit(0)
+    sys.exit(code)  # fish asks by it whether to offer files
 
 
 def _join_words() -> str:
