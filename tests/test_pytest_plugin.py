@@ -1,5 +1,6 @@
 """The fixture in a test-suite of somebody else: what it says, stores and refuses, and what it costs if unused."""
 
+import functools
 import json
 import re
 import tomllib
@@ -194,6 +195,16 @@ def test_it_costs_nothing_where_it_is_not_used():
     heavy = {name.partition(".")[0] for name in modules} & {"numpy", "scipy", "pandas", "pyarrow", "rich", "matplotlib"}
     assert heavy == set()
     assert [name for name in modules if name.startswith("favorbench")] == ["favorbench", "favorbench.pytest_plugin"]
+
+
+def test_a_size_that_a_partial_binds_is_kept(rng):
+    arrays = tuple(rng.normal(size=(3, 16, 4)))
+
+    def first(q, k, v, size):
+        return v[:size].mean(axis=0) + 0 * v
+
+    bound = function_error(functools.partial(first, size=2), arrays, size=8)
+    assert bound.value == function_error(first, arrays, size=2).value != function_error(first, arrays, size=8).value
 
 
 def test_the_value_is_the_error_of_the_function(rng):

@@ -130,7 +130,8 @@ def function_error(
     ----------
     function
         f(q, k, v) -> output, from float64 arrays (L, d), not scaled, to (L, d_v). If it has parameters ``size`` and
-        ``rng``, they are passed. The generator is the same whenever a draw is repeated.
+        ``rng``, they are passed, unless a functools.partial binds them. The generator is the same whenever a draw is
+        repeated.
     inputs
         The name of an input, a path, or arrays (q, k, v) of shape (L, d) or (heads, L, d).
     metric
@@ -215,7 +216,8 @@ def _checked(function: AttentionFunction, size: int) -> CheckedFunction:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # C functions may have no signature
         signature = inspect.signature(lambda *arrays: None)
-    takes = [parameter for parameter in ("size", "rng") if parameter in signature.parameters]
+    bound = function.keywords if isinstance(function, partial) else {}
+    takes = [name for name in ("size", "rng") if name in signature.parameters and name not in bound]
     try:
         signature.bind(None, None, None, **dict.fromkeys(takes))
     except TypeError:
