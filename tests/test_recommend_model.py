@@ -833,6 +833,8 @@ def test_logits_of_inputs_that_are_no_tokens_are_compared_by_kl(name, module):
     assert kl > 0.01 and np.isnan(row["delta_nll"]) and np.isnan(row["late_delta_nll"])
     (line,) = (line for line in summary.read(Path("m")).lines.to_dict("records") if line["estimator"] == "uniform")
     assert line["effect"] == row["kl"]
+    refusal = refused(f"recommend --model vision:{name} --metric delta_nll --out n")
+    assert "allowed: kl, top1, embedding_loss" in refusal
 
 
 def error_of_uniform(heads):

@@ -382,11 +382,13 @@ def _metric(model: MeasuredModel, metric: str | None) -> str:
     """The effect that is certified. Raises ScenarioError for one that this model does not have."""
     if model.loaded.causal:
         return metric or "delta_nll"
-    if model.reference(next(iter(model.texts))).logits is not None and metric != "delta_nll":
-        return metric or "kl"
-    if metric not in (None, "embedding_loss"):
-        raise ScenarioError(f"`metric` {metric}: {model.loaded.name} predicts no next token; allowed: embedding_loss")
-    return "embedding_loss"
+    classes = model.reference(next(iter(model.texts))).logits is not None
+    allowed = ["kl", "top1", "embedding_loss"] if classes else ["embedding_loss"]
+    if metric not in (None, *allowed):
+        raise ScenarioError(
+            f"`metric` {metric}: {model.loaded.name} predicts no next token; allowed: {', '.join(allowed)}"
+        )
+    return metric or allowed[0]
 
 
 def _check_texts(search: ModelSearch, about: WholeModel) -> None:
