@@ -95,6 +95,31 @@ def test_a_size_above_the_keys_of_a_replaced_layer_is_refused(module):
     assert "allowed: at most 8, the number of keys" in refused(*asked)
 
 
+BUFFERED = """
+import types
+import torch
+
+class Buffered(torch.nn.Module):
+    buffer = torch.empty(1, 16, 4)
+
+    def forward(self, x):
+        self.buffer.copy_(torch.nn.functional.scaled_dot_product_attention(x, x, x)[:, 0])
+        return types.SimpleNamespace(logits=self.buffer)
+
+def buffered():
+    return Buffered(), torch.randn(1, 1, 16, 4, generator=torch.Generator().manual_seed(0))
+"""
+
+
+def test_a_module_may_write_its_output_into_one_tensor(module):
+    """The output of the unchanged model was overwritten by each other one, so that nothing had an effect."""
+    module("mine", BUFFERED)
+    code, printed, err = run("model mine:buffered --maps none --methods clusters -R 4 --draws 1 --json --out out")
+    assert code == 0, err
+    found = {line["estimator"]: line["effect"] for line in json.loads(printed)["lines"]}
+    assert found["exact"] == 0 < found["clusters"] < found["uniform"]
+
+
 def test_a_figure_without_projected_errors_has_one_panel(module):
     """The caption said "nan (right)", beside an empty panel."""
     module("mine", MODULE)

@@ -221,6 +221,19 @@ def test_two_of_one_name_are_refused(found, tmp_path):
         ModelScenario("m", ("a",), recommended=(str(found), str(other)))
 
 
+def test_an_estimator_may_not_have_the_name_of_a_recommended_one(found, module, tmp_path):
+    """One of the two was left out, or a later command was shown with the numbers of the other."""
+    for name in ("first_near", "second_near"):
+        module(name, "def near(query, key, value, size, rng):\n    return value")
+    settings = {"estimator": {"kind": "method", "name": "near", "sampler": None, "size": 3, "spec": "first_near:near"}}
+    one = [{"head": "L0H1", "multiplications": 1.0, "certified": True} | settings]
+    for number, model in enumerate(({}, None)):  # for all heads, or for this one
+        changes = {"heads": one, "model": model}
+        other = changed(found, tmp_path / str(number), lambda content, changes=changes: content.update(changes))
+        with pytest.raises(ScenarioError, match="'first_near:near' and 'second_near:near' are both called 'near'"):
+            ModelScenario("m", ("a",), None, (), ("second_near:near",), sizes=(3,), recommended=(str(other),))
+
+
 def test_answers_with_other_exact_heads_are_other_estimators(folder, found, tmp_path):  # noqa: F811
     """They had one name: the second was left out, or shown with the numbers of the first."""
 

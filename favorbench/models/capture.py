@@ -250,6 +250,8 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
                 part if part is None else part.reshape(1, -1, part.shape[-1] if 0 < part.ndim < 4 else part.numel())
                 for part in (_without_padding(self.module, item, states), _without_padding(self.module, item, logits))
             )
+            if logits is not None:
+                logits = logits.clone()  # the next call may write into the same tensor
             return SimpleNamespace(hidden_states=(states,), last_hidden_state=states, logits=logits)
 
     OverInputs.__name__ = type(loaded.model).__name__  # errors name the user's class

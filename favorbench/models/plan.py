@@ -109,6 +109,9 @@ class ModelScenario:
                     f"`recommended` {path}: another recommendation is called {chosen.name!r}, too; rename one of them"
                 )
             names.add(chosen.name)
+        parts = [part for item in requested for part in item.members() if isinstance(part, EstimatedAttention)]
+        paths = dict.fromkeys((part.key[:2], " ".join(user_paths(part.method)) or part.label) for part in parts)
+        check_distinct([path for _, path in paths], [" ".join(key).removesuffix(" -") for key, _ in paths])
         return tuple({item.key: item for item in requested}.values())
 
     @cached_property
