@@ -120,6 +120,15 @@ def test_a_module_may_write_its_output_into_one_tensor(module):
     assert found["exact"] == 0 < found["clusters"] < found["uniform"]
 
 
+def test_a_module_that_was_edited_is_another_model(module):
+    """Its weights are the same, so that rows of both would stand in one table."""
+    again = shlex.split("model mine:pyramid --maps none --methods clusters -R 4 --draws 1 --no-heads --out out")
+    module("mine", MODULE)
+    assert run(shlex.join(again))[0] == 0
+    module("mine", MODULE.replace("attention(x, x, x)", "attention(3 * x, x, x)"))
+    assert "out holds another study: mine has changed; use another --out" in refused(*again)
+
+
 def test_a_figure_without_projected_errors_has_one_panel(module):
     """The caption said "nan (right)", beside an empty panel."""
     module("mine", MODULE)

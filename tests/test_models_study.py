@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -620,6 +621,17 @@ def test_single_heads_may_be_measured_later(folder):
     study(asked(folder, texts=2), "fresh")
     tables = [to_markdown(sections(summary.read(Path(out)))) for out in ("run", "fresh")]
     assert tables[0] == tables[1] and "single heads" in tables[0]
+
+
+def test_a_model_of_another_configuration_is_another_one(folder):
+    """Its weights are the same."""
+    shutil.copytree(folder / "bert", "copy")
+    one = dataclasses.replace(asked(folder, texts=1, maps=(), draws=1, heads=False), model="copy")
+    study(one, "run")
+    config = Path("copy/config.json")
+    config.write_text(config.read_text().replace('"hidden_act": "gelu"', '"hidden_act": "relu"'))
+    with pytest.raises(StoreError, match=r"run holds another study: config\.json has changed"):
+        study(one, "run")
 
 
 MEAN = """

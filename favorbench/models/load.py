@@ -21,6 +21,7 @@ from favorbench.formats import reason_of, shown
 from favorbench.models import torch, transformers
 from favorbench.models.interface import check_plain
 from favorbench.numerics.machine import check_memory
+from favorbench.registry import module_digest as source_digest
 from favorbench.registry import nearest
 from favorbench.users import failures_named, import_object
 
@@ -150,7 +151,7 @@ class Loaded:
 
     tokenizer: None if there is none. inputs: the arguments that a ``module:function`` returned. weights: the
     ``weights_digest`` of its files, or the ``module_digest`` of a function's model. causal: whether it has a language
-    model head.
+    model head. sources: by name, the digests of the other files of its folder, or of a function's module.
     """
 
     model: Any
@@ -160,6 +161,7 @@ class Loaded:
     causal: bool
     inputs: Any = None
     versions: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
 
     @property
     def limit(self) -> int | None:
@@ -281,8 +283,11 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         raise ModelError(
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
-    digest = digest or weights_digest(weight_files(_snapshot(str(home)), chosen))
-    return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, versions=versions())
+    folder = home if isinstance(home, Path) else _snapshot(str(home))
+    digest = digest or weights_digest(weight_files(folder, chosen))
+    others = [] if gguf else [*map(folder.joinpath, ("config.json", *_TOKENIZERS)), *folder.glob("*.py")]
+    sources = {file.name: weights_digest([file]) for file in others if file.exists()}
+    return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, None, versions(), sources)
 
 
 def _check_attention(name: str, config: Any) -> None:
@@ -331,7 +336,10 @@ def _from_function(name: str) -> Loaded:
         )
     model, inputs = given
     check_plain(model)
-    return Loaded(model.float().eval(), None, name, module_digest(model), False, inputs, versions())
+    module = name.partition(":")[0]
+    source = None if module == "__main__" else source_digest(module)  # cells of a notebook have no file
+    sources = {module: source} if source else {}
+    return Loaded(model.float().eval(), None, name, module_digest(model), False, inputs, versions(), sources)
 
 
 def versions() -> dict[str, str]:

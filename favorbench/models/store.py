@@ -46,6 +46,7 @@ FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "e
 #: Digests by name, or classes by estimator, which may be added but not changed, and the words for messages.
 GROWING = {
     "texts": "text ", "recommended": "recommendation ", "modules": "module ", "members": "what is called ",
+    "sources": "",
 }  # fmt: skip
 
 #: Files that a search may write before its first row.
@@ -77,6 +78,7 @@ class ModelRequest(TypedDict, total=False):
     recommended: dict[str, Any]
     modules: dict[str, Any]
     members: dict[str, Any]
+    sources: dict[str, Any]
 
 
 class ModelManifest(TypedDict):

@@ -237,6 +237,7 @@ class MeasuredModel:
         named = dataclasses.asdict(self.scenario) | {
             "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
+            "sources": self.loaded.sources,
             "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
             "left_layers": [layer.index for layer in self.first if layer.left is not None] or None,
             **computed_by(part.method for part in parts if isinstance(part, EstimatedAttention)),

@@ -84,7 +84,7 @@ def _model_of(task: ModelTask) -> MeasuredModel:
 
 
 def _files(model: MeasuredModel) -> tuple[str, ...]:
-    return model.loaded.weights, *(text.sha256 for text in model.texts.values())
+    return model.loaded.weights, *model.loaded.sources.values(), *(text.sha256 for text in model.texts.values())
 
 
 def _load(scenario: ModelScenario, trust_remote_code: bool) -> MeasuredModel:
