@@ -1,6 +1,7 @@
 """Stated costs of maps, methods and baselines against the matrix products that they compute."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -10,12 +11,14 @@ import favorbench as fb
 from favorbench.attention.linear import attention_estimates, sample_omega
 from favorbench.attention.problem import SampledMap
 from favorbench.baselines import get_baseline
+from favorbench.inputs.fixed import SHIPPED
 from favorbench.maps import MAPS, TRANSFORMS
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, SampledKeys, Shape, get_method
 from favorbench.numerics.streams import Streams
 from favorbench.studies.verify import HOLDS, REFUTED, cost
 from favorbench.studies.verify.checks import NO_CLAIM, NOT_COUNTED, judged
 from favorbench.studies.verify.cost import counted, counting
+from tests.conftest import REPOSITORY
 
 N, D, D_V, SIZE = 2048, 16, 12, 64
 
@@ -153,6 +156,28 @@ def test_exact_keys_of_a_tree_are_whole_cells(spec, size):
     """Up to 1.5 times as many as asked for, or none. A block of one query votes with it."""
     done, declared = work_of(get_method(spec), Shape(768, 768, D, D_V), size)
     assert done == pytest.approx(declared, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "spec, least, most",
+    [
+        ("multipole", 0.60, 1.13), ("multipole(block=64)", 0.45, 0.98), ("multipole(exact=0.75)", 0.33, 1.45),
+        ("multipole(exact=0.9)", 0.13, 1.70),
+    ],
+)  # fmt: skip
+def test_the_page_says_how_many_products_whole_cells_do(spec, least, most):
+    """Near cells are whole, so a query has none or up to twice the stated number of exact keys where cells are few."""
+    heads = np.load(SHIPPED["minilm"].path)
+    query, key, value = (heads[name].astype(float).reshape(4, 512, 32) for name in "qkv")
+    ratios = []
+    for head, size, draw in itertools.product(range(4), (8, 16, 32), range(6)):
+        with counting() as found:
+            tokens = (counted(part[head]) for part in (query, key, value))
+            fb.method_attention(*tokens, spec, size, rng=np.random.default_rng(draw))
+        ratios.append(found[0] / get_method(spec).multiplications(Shape(512, 512, 32, 33), size))
+    assert [min(ratios), max(ratios)] == pytest.approx([least, most], abs=0.0051)
+    page = (REPOSITORY / "docs" / "multipole.md").read_text(encoding="utf-8").replace("\n", " ")
+    assert f"{least:.2f} to {most:.2f}" in page
 
 
 @pytest.mark.parametrize("block, n", [(128, 130), (128, 260), (64, 72), (128, 20)])
