@@ -92,7 +92,7 @@ class Multipole(Centred):
             raise ScenarioError(f"segment is ignored without block or cells='tree'; leave out segment={self.segment}")
 
     def exact_keys(self, size: int) -> int:
-        """Keys attended exactly, at most; the rest of the size are centroids, at least one."""
+        """Keys attended exactly, about (cells are whole); the rest of the size are centroids, at least one."""
         return min(round(self.exact * size), size - 1)
 
     def centres(self, size: int) -> int:
