@@ -131,10 +131,21 @@ def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng):
     assert get_input("in.npz").notes()[-1] == "'attention_mask' is not used: leave out the tokens that it masks"
 
 
-@pytest.mark.parametrize("name", ["scale", "softmax_scaling", "position_bias", "alibi_slopes", "sinks"])
+NOT_USED = ["scale", "softmax_scaling", "position_bias", "alibi_slopes", "sinks", "sliding_window", "softcap"]
+
+
+@pytest.mark.parametrize("name", NOT_USED)
 def test_what_changes_attention_is_not_ignored_without_a_word(rng, name):
     np.savez("in.npz", **some(rng, 2), **{name: np.ones(2)})
     assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v"
+
+
+@pytest.mark.parametrize("name", ["is_causal", "Causal"])
+def test_another_name_of_causal_is_not_ignored_without_a_word(rng, name):
+    np.savez("in.npz", **some(rng, 2), **{name: True})
+    assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: call it 'causal'"
+    np.savez("in.npz", **some(rng, 2), causal=True)
+    assert not any("not used" in note for note in get_input("in.npz").notes())
 
 
 CAPTURED = {"format": 1, "causal": False, "texts": [{"name": "cc0"}, {"name": "a,b (2)"}]}

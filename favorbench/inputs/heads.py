@@ -136,8 +136,9 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
         other = "L,heads,d" if layout == "heads,L,d" else "heads,L,d"
         notes.append(f"{count} heads of {query.length} tokens each: if it is the other way round, use `layout` {other}")
     notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name]
-    others = [array for array in arrays if array != SCALES and re.search("bias|scal|sink|slope", array)]
+    others = [array for array in arrays if array != SCALES and re.search("bias|scal|sink|slope|window|softcap", array)]
     notes += [f"{array!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v" for array in others]
+    notes += [f"{array!r} is not used: call it 'causal'" for array in arrays if array in ("is_causal", "Causal")]
     about = _about(contents.about)
     causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:
