@@ -98,7 +98,7 @@ def test_a_long_title_of_a_panel_stays_inside_the_figure():
 def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
     with style.figure_options(style.FigureOptions(size=size)):
         draw_all(sweep(small_scenario(trials=1, methods="clusters"), "run"))
-        draw_all(ranked("ranked", trials=12))
+        draw_all(ranked("ranked", trials=12, seq_len="16,18,20,22,24,26"))
     assert {name.partition("-")[0] for name in drawn} >= {"iid", "maps", "error", "ranking"}
     for name, figure in drawn.items():
         assert size or figure.get_suptitle(), name

@@ -48,7 +48,8 @@ class Panel:
 class Chart:
     """A figure before it is drawn. panel_size: width and height in inches; alone: those of the only panel.
 
-    data: the numbers shown, where the panels do not return them.
+    data: the numbers shown, where the panels do not return them. least_height: inches of a panel, where the size of
+    the figure is given.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Chart:
     alone: tuple[float, float] | None = None
     data: pd.DataFrame | None = None
     projection: str | None = None
+    least_height: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def pages(chart: Chart) -> list[Chart]:
     """Split a chart into files of as many panels as there is room for, each named for what it shows."""
     size, most = options().size, MAX_PANELS
     if size is not None:
-        most = min(most, columns_that_fit(chart.columns) * max(1, int((size[1] - LEGEND) / MIN_PANEL[1])))
+        rows = int((size[1] - LEGEND) / max(MIN_PANEL[1], chart.least_height))
+        most = min(most, columns_that_fit(chart.columns) * max(1, rows))
     most -= most % chart.columns if chart.columns <= most else 0
     parts = [chart.panels[start : start + most] for start in range(0, len(chart.panels), most)]
     endings = page_names([[panel.title for panel in part] for part in parts])

@@ -37,6 +37,7 @@ MAX_ROWS = 18
 MAX_RATIOS = 60  # of one panel of a comparison
 COLUMNS = 3
 _ROW, _PANEL, _NAMES = 0.245, 1.5, 3.1  # inches: height of a row, widths of a panel and of the names
+_AROUND = 0.75  # inches of title and axis, where the size of the figure is given
 
 
 def ranking(results: RunData, metric: str) -> list[style.Chart]:
@@ -57,7 +58,14 @@ def ranking(results: RunData, metric: str) -> list[style.Chart]:
     columns = style.columns_that_fit(min(COLUMNS, len(frames)))
     size = (_PANEL + _NAMES / columns, 1.0 + _ROW * len(order))
     text = caption(results, _caption(results, ranked, metric, names, rest))
-    return [style.Chart("ranking", "Error at the largest size: left is better", text, drawn, columns, size)]
+    least = _AROUND + _row_height() * len(order)
+    title = "Error at the largest size: left is better"
+    return [style.Chart("ranking", title, text, drawn, columns, size, least_height=least)]
+
+
+def _row_height() -> float:
+    """Inches of a row, where the size of the figure is given."""
+    return 1.25 * style.font_size() / 72
 
 
 def _relative(ranking: Ranking, title: str) -> pd.DataFrame:
@@ -78,7 +86,7 @@ def _order(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
     best_first: Any = medians.sort_values(kind="stable").to_dict()
     always = {*rows[(rows["kind"] == "baseline") | rows["own"]]["label"]} | favor_of(best_first)
     size = style.options().size
-    room = MAX_ROWS if size is None else max(4, min(MAX_ROWS, int((size[1] - 0.75) * 72 / (1.25 * style.font_size()))))
+    room = MAX_ROWS if size is None else max(4, min(MAX_ROWS, int((size[1] - _AROUND) / _row_height())))
     kept = choose(best_first, room, always)
     return kept[::-1], [name for name in best_first if name not in kept]
 
