@@ -331,6 +331,7 @@ def test_different_machines_are_named_next_to_the_table(processes):
         missing.json => `cluster`: cannot read the scheduler file 'missing.json': No such file
         broken.json => not a scheduler file
         nowhere.json => not a scheduler file
+        binary.json => not a scheduler file
         tcp://127.0.0.1:99999 => allowed: an address
         127.0.0.1:0 => allowed: an address
     """),
@@ -338,6 +339,7 @@ def test_different_machines_are_named_next_to_the_table(processes):
 def test_values_that_are_not_clusters_are_refused(where, said):
     Path("broken.json").write_text("[1")
     Path("nowhere.json").write_text('{"address": "nowhere"}')
+    Path("binary.json").write_bytes(b"PK\x03\x04\xb4")
     with pytest.raises(ScenarioError, match=said):
         sweep(small_scenario(), "run", cluster=where)
     assert not Path("run").exists()

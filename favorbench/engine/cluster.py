@@ -67,7 +67,7 @@ def parse_address(text: str, requested_by: str) -> tuple[str, int]:
         scheduler = json.loads(read_regular(text, "the scheduler file", ScenarioError))["address"]
     except ScenarioError as error:
         raise ScenarioError(f"{requested_by}: {error}") from None
-    except (TypeError, KeyError, RecursionError, json.JSONDecodeError):
+    except (TypeError, KeyError, RecursionError, ValueError):
         scheduler = ""
     if not _is_address(scheduler):
         wrong = f"{requested_by} {text}: not a scheduler file (dask scheduler --scheduler-file writes one)"
