@@ -190,9 +190,11 @@ def main() -> None:
     import favorbench as fb
     from favorbench.models import torch
     from favorbench.models.load import load, read_texts, tokenise
+    from favorbench.models.replacements import replacement
 
     torch.set_num_threads(1)
     loaded = load("smollm2")
+    in_all_heads = {CONTEXT: [replacement(CAUSAL.format(""), 1280)]}
 
     def loss(tokens: Any) -> float:
         total = 0.0
@@ -208,7 +210,7 @@ def main() -> None:
     for length, (kind, path) in itertools.product(options.length or MODEL, of_each_kind().items()):
         (text,) = tokenise(loaded, read_texts([path]), length)
         exact, tokens = loss(text.tokens), text.tokens.shape[-1]
-        for chosen in replacements_in_model(length):
+        for chosen in replacements_in_model(length) + in_all_heads.get(length, []):
             with fb.replace_attention(loaded.model, method=chosen):
                 lost = loss(text.tokens) - exact
             facts = f"{length},{kind},{text.name},{text.sha256[:16]},{tokens}"

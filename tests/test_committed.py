@@ -191,3 +191,30 @@ def test_what_the_document_says_of_the_seconds_of_blocks():
         rows["sinks(4):multipole(block=16)"].to_numpy() / single < 0.2
     ).all() and "at a fifth of the seconds" in said
     assert blocks.max() / single.min() < 0.1
+
+
+def test_what_the_document_says_of_all_heads_in_blocks():
+    """The numbers of an older setting of twice its size stood there."""
+    rows = pd.read_csv(REPOSITORY / "benchmarks/fused-nats.csv").query("length == 8192")
+    said = " ".join((REPOSITORY / "docs/multipole.md").read_text(encoding="utf-8").split())
+    ((size, share, *nats),) = re.findall(
+        r"m = (\d+) in all heads, ([\d.]+) of the multiplications, the four texts below lose ([\d.]+), ([\d.]+), "
+        r"([\d.]+) and ([\d.]+) at 8,192 tokens",
+        said,
+    )
+    everywhere = rows[~rows["estimator"].str.contains("heads exact") & (rows["size"] == int(size))]
+    assert list(map(float, nats)) == pytest.approx(everywhere["nats"].tolist(), abs=0.00051)
+    assert f"{everywhere['multiplications'].median():.2f}" == share
+
+
+def test_the_shares_of_multiplications_in_blocks_are_those_stated_now():
+    pytest.importorskip("torch")
+    from benchmarks import fused
+    from favorbench.models.recommended import ByHead
+    from favorbench.models.replacements import replacement
+
+    for row in pd.read_csv(REPOSITORY / "benchmarks/fused-nats.csv").itertuples():
+        estimator, exact, _ = row.estimator.partition(", 18 heads exact")
+        chosen = replacement(estimator, row.size or 1)
+        chosen = ByHead.but_exact(chosen, fused.EXACT_HEADS) if exact else chosen
+        assert row.multiplications == round(fused.share_of_multiplications(chosen, row.tokens), 3)
