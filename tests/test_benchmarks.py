@@ -1,12 +1,16 @@
-"""The benchmark of a GPU, rehearsed on torch's CPU build, refuses wrong numbers; that of effects prints its table."""
+"""The benchmark of a GPU, rehearsed on torch's CPU build, refuses wrong numbers; others print what is committed."""
 
 import sys
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import gpu
+from benchmarks import fused, gpu
+from favorbench.models.recommended import ByHead
+from favorbench.models.replacements import replacement
+from tests.conftest import REPOSITORY
 
 
 def run(monkeypatch, *arguments):
@@ -54,3 +58,11 @@ def test_predicted_and_measured_effects_of_texts(tmp_path, monkeypatch, capsys):
     title, _, *rows = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
     assert [row[:2] for row in rows] == [[f"{text}#0", size] for text in "ab" for size in "48"]
     assert all(len(row) == len(title) and float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
+
+
+def test_the_committed_shares_of_multiplications_of_blocks_are_those_stated_now():
+    for row in pd.read_csv(REPOSITORY / "benchmarks" / "fused-nats.csv").itertuples():
+        estimator, exact, _ = row.estimator.partition(", 18 heads exact")
+        chosen = replacement(estimator, row.size or 1)
+        chosen = ByHead.but_exact(chosen, fused.EXACT_HEADS) if exact else chosen
+        assert row.multiplications == round(fused.share_of_multiplications(chosen, row.tokens), 3)

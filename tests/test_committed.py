@@ -205,16 +205,3 @@ def test_what_the_document_says_of_all_heads_in_blocks():
     everywhere = rows[~rows["estimator"].str.contains("heads exact") & (rows["size"] == int(size))]
     assert list(map(float, nats)) == pytest.approx(everywhere["nats"].tolist(), abs=0.00051)
     assert f"{everywhere['multiplications'].median():.2f}" == share
-
-
-def test_the_shares_of_multiplications_in_blocks_are_those_stated_now():
-    pytest.importorskip("torch")
-    from benchmarks import fused
-    from favorbench.models.recommended import ByHead
-    from favorbench.models.replacements import replacement
-
-    for row in pd.read_csv(REPOSITORY / "benchmarks/fused-nats.csv").itertuples():
-        estimator, exact, _ = row.estimator.partition(", 18 heads exact")
-        chosen = replacement(estimator, row.size or 1)
-        chosen = ByHead.but_exact(chosen, fused.EXACT_HEADS) if exact else chosen
-        assert row.multiplications == round(fused.share_of_multiplications(chosen, row.tokens), 3)
