@@ -623,14 +623,18 @@ def test_single_heads_may_be_measured_later(folder):
     assert tables[0] == tables[1] and "single heads" in tables[0]
 
 
-def test_a_model_of_another_configuration_is_another_one(folder):
+@pytest.mark.parametrize(
+    "name, old, new",
+    [("config.json", '"hidden_act": "gelu"', '"hidden_act": "relu"'), ("tokenizer_config.json", "{", "{ ")],
+)
+def test_a_model_of_another_configuration_is_another_one(folder, name, old, new):
     """Its weights are the same."""
     shutil.copytree(folder / "bert", "copy")
     one = dataclasses.replace(asked(folder, texts=1, maps=(), draws=1, heads=False), model="copy")
     study(one, "run")
-    config = Path("copy/config.json")
-    config.write_text(config.read_text().replace('"hidden_act": "gelu"', '"hidden_act": "relu"'))
-    with pytest.raises(StoreError, match=r"run holds another study: config\.json has changed"):
+    settings = Path("copy", name)
+    settings.write_text(settings.read_text().replace(old, new))
+    with pytest.raises(StoreError, match=f"run holds another study: {name} has changed"):
         study(one, "run")
 
 

@@ -141,6 +141,11 @@ _TOKENIZERS = (
     "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
 )  # fmt: skip
 
+#: Other files that say what a model, or the tokens of a text, are.
+_SETTINGS = (
+    "config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", *_TOKENIZERS,
+)  # fmt: skip
+
 #: A tokenizer without a limit reports a larger number.
 _NO_LIMIT = 1_000_000_000
 
@@ -285,8 +290,8 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         )
     folder = home if isinstance(home, Path) else _snapshot(str(home))
     digest = digest or weights_digest(weight_files(folder, chosen))
-    others = [] if gguf else [*map(folder.joinpath, ("config.json", *_TOKENIZERS)), *folder.glob("*.py")]
-    sources = {file.name: weights_digest([file]) for file in others if file.exists()}
+    others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
+    sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
     return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, None, versions(), sources)
 
 
