@@ -241,6 +241,15 @@ def test_single_heads_on_request():
     """)
 
 
+def test_lists_of_heads_that_begin_alike_have_folders_of_their_own():
+    """The figures of the second were written over those of the first."""
+    of_layers(2, 14, samplers="iid")
+    first = ",".join(f"L0H{head}" for head in range(13))
+    for last in ("L0H13", "L1H0"):
+        succeeded(f"plot run --heads {first},{last} --format png -q")
+    assert len([*Path("run/figures").iterdir()]) == 2
+
+
 @pytest.mark.parametrize(
     "flag, value",
     [*read_table("""

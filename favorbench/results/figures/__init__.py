@@ -1,6 +1,7 @@
 """Figures of a run. A new one is a function from results to charts, and a line in FIGURES."""
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -93,8 +94,9 @@ def draw_all(
     directory = directory or results.path / "figures"
     if heads is not None:
         labels = split_list(heads)
-        folder = "-".join(map(style.slug, labels))
-        folder = folder if len(folder) <= 60 else f"{len(labels)}-heads-from-{folder[:40]}"
+        whole, folder = "-".join(labels), "-".join(map(style.slug, labels))[:60]
+        if folder != whole:  # what it leaves out may tell two calls apart
+            folder += f"-{sha256(whole.encode()).hexdigest()[:6]}"
         results, directory = select_heads(results, heads), directory / folder
     check_metric(results, metric)
     results = where_measured(results, metric)
