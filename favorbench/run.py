@@ -1,5 +1,6 @@
 """Compute the missing draws of a sweep, here, in worker processes or in any Executor, and store their rows."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
@@ -171,6 +172,7 @@ def _rows(study: Study, work: Iterator[Batch], draws: int, workers: int | Execut
         results = ((batch, run_draws(study, batch)) for batch in work)
     else:
         results = results_of_processes(run_draws, study, work, draws, missing, workers)
-    for batch, rows in results:
-        left -= len(batch)
-        yield from rows
+    with contextlib.closing(results):
+        for batch, rows in results:
+            left -= len(batch)
+            yield from rows

@@ -232,6 +232,26 @@ def test_an_interrupted_sweep_resumes_to_the_same_bits(methods):
     assert resumed.manifest["complete"] and "PARTIAL" not in Path("run/summary.md").read_text()
 
 
+def test_processes_end_where_a_sweep_is_interrupted_between_two_draws(monkeypatch):
+    """A traceback kept them to the end of Python, which takes them apart in any order, once with an error."""
+    ended = []
+
+    class Interrupts(list):
+        def __len__(self):
+            raise KeyboardInterrupt
+
+    def results(*work):
+        try:
+            yield Interrupts(), []
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr("favorbench.run.results_of_processes", results)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        sweep(small_scenario(), "run", workers=2)
+    assert interrupted.traceback and ended
+
+
 def test_a_summary_that_could_not_be_written_is_written_later(monkeypatch):
     """Else that of the first draws stays for ever, as nothing is missing any more."""
 

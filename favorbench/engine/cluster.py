@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +167,7 @@ class Cluster:
     def results(
         self, function: Callable[[Any, Any], Any], context: Any, items: Iterator[Any], count: int,
         missing: Callable[[str, Any], str], specs: Sequence[str] = (), backend: Backend | None = None,
-    ) -> Iterator[tuple[Any, Any]]:  # fmt: skip
+    ) -> Generator[tuple[Any, Any], None, None]:  # fmt: skip
         """Yield each item with the result of function(context, item), as they finish. Raises WorkerError.
 
         specs: of members, which may name modules of the user's. missing: as of a TaskRun.

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -175,10 +175,10 @@ class LocalPool(Pool):
 def results_of_processes(
     function: Callable[[Any, Any], Any], context: Any, items: Iterator[Item], count: int,
     missing: Callable[[str, Item], str], workers: int | Executor,
-) -> Iterator[tuple[Item, Any]]:  # fmt: skip
+) -> Generator[tuple[Item, Any], None, None]:  # fmt: skip
     """Yield each item with the result of function(context, item), as processes or an executor finish them.
 
-    missing: as of a TaskRun. Raises WorkerError.
+    missing: as of a TaskRun. Raises WorkerError. To be closed by the caller: a traceback may keep it alive.
     """
     bundle = TaskBundle.of(function, context)
     pool = Pool(bundle, workers) if isinstance(workers, Executor) else LocalPool(bundle, min(workers, count))
@@ -211,7 +211,7 @@ class TaskRun(Generic[Item]):
         self._lost: list[Item] = []
         self._lost_in_a_row, self._why = 0, "as their worker died twice (killed, or out of memory)"
 
-    def results(self) -> Iterator[tuple[Item, Any]]:
+    def results(self) -> Generator[tuple[Item, Any], None, None]:
         """Yield each item with its result, as they finish. Raises WorkerError, which says what is missing."""
         failed = True
         try:

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -131,10 +131,11 @@ class TextEvaluator:
             measured = ((planned, self.model.row(planned)) for planned in rows)
         else:
             measured = results_of_processes(row_of, self._task, iter(rows), len(rows), _missing, self._workers)
-        for planned, row in measured:
-            self.known[planned.key] = row
-            self._keep([row])
-            self.measured += 1
+        with closing(measured):
+            for planned, row in measured:
+                self.known[planned.key] = row
+                self._keep([row])
+                self.measured += 1
 
 
 def _missing(why: str, row: PlannedRow) -> str:
