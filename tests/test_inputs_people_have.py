@@ -140,7 +140,7 @@ def test_what_changes_attention_is_not_ignored_without_a_word(rng, name):
     assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v"
 
 
-@pytest.mark.parametrize("name", ["is_causal", "Causal"])
+@pytest.mark.parametrize("name", ["is_causal", "Causal", "CAUSAL"])
 def test_another_name_of_causal_is_not_ignored_without_a_word(rng, name):
     np.savez("in.npz", **some(rng, 2), **{name: True})
     assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: call it 'causal'"

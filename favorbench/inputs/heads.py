@@ -138,7 +138,8 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name]
     others = [array for array in arrays if array != SCALES and re.search("bias|scal|sink|slope|window|softcap", array)]
     notes += [f"{array!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v" for array in others]
-    notes += [f"{array!r} is not used: call it 'causal'" for array in arrays if array in ("is_causal", "Causal")]
+    flags = [array for array in arrays if array != "causal" and array.lower() in ("causal", "is_causal")]
+    notes += [f"{array!r} is not used: call it 'causal'" for array in flags]
     about = _about(contents.about)
     causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:
