@@ -209,6 +209,16 @@ def test_the_run_directory_has_the_documented_files():
     assert Path("run/summary.md").read_text().startswith("# quick")
 
 
+def test_the_commit_is_that_of_favorbench_inside_a_hook_of_another_repository(monkeypatch, tmp_path):
+    sweep(small_scenario(), "before")
+    subprocess.run(["git", "init", "-q", tmp_path / "other"], check=True)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
+    sweep(small_scenario(), "inside")
+    before, inside = (json.loads(Path(run, "manifest.json").read_text())["git"] for run in ("before", "inside"))
+    assert inside == before
+
+
 def test_the_same_sweep_again_computes_nothing():
     first = sweep(small_scenario(), "run")
     calls = []

@@ -115,8 +115,9 @@ def _git() -> dict[str, Any] | None:
         return None
 
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}  # a hook sets its repository
     try:
-        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=env).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": output.removesuffix("-dirty"), "dirty": output.endswith("-dirty")}
