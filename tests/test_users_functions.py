@@ -9,6 +9,8 @@ import pytest
 
 import favorbench as fb
 from favorbench.errors import ScenarioError
+from favorbench.methods import AttentionProblem, get_method
+from favorbench.numerics.streams import Streams
 from favorbench.studies.audit import audit
 from favorbench.studies.function_errors import function_error
 from favorbench.studies.verify import verify
@@ -213,6 +215,25 @@ def test_a_torch_function_draws_the_same_as_a_numpy_function(functions, rng):
     np.testing.assert_allclose(output, fb.exact_attention(query, key[picked], value[picked]), atol=1e-12)
     tensors = fb.method_attention(*map(torch.from_numpy, (query, key, value)), drawing, 6, 7)
     np.testing.assert_array_equal(tensors.numpy(), output)
+
+
+def spawning(query, key, value, size, rng):
+    (child,) = rng.spawn(1)
+    return child.random() * value[child.integers(len(key), size=len(query))]
+
+
+def test_each_size_and_the_row_sums_have_the_same_draw_where_a_function_spawns_generators(rng):
+    problem = AttentionProblem.of(*rng.normal(size=(3, 8, 4)))
+    problem = problem._replace(value=np.ones_like(problem.value))
+
+    def estimates(sizes):
+        return [*get_method(spawning).estimates(problem, sizes, Streams.of(np.random.default_rng(0)))]
+
+    first, second = estimates((2, 3))
+    (alone,) = estimates((3,))
+    np.testing.assert_array_equal(first.output, second.output)  # it ignores its size
+    np.testing.assert_array_equal(second.output, alone.output)
+    np.testing.assert_array_equal(alone.output[:, :1], alone.row_sums)
 
 
 def test_infinite_errors_are_a_measurement_and_other_mistakes_one_line(functions):

@@ -1,6 +1,7 @@
 """Any function as a method."""
 
 import contextlib
+import copy
 import dataclasses
 import importlib
 import inspect
@@ -120,14 +121,12 @@ class Function(Method):
         return (_of_path, (self.path,)) if self.path else (Function.of, (self.function,))
 
     def estimates(self, problem: AttentionProblem, sizes: Sizes, streams: Streams) -> Iterator[Estimate]:
-        (rng,), (query, key) = streams.generators, problem.unscaled()
-        xp = array_namespace(query)
-        before = rng.bit_generator.state
-        for size in sizes:
-            rng.bit_generator.state = before  # the draw for one size does not depend on another
+        xp, (query, key) = array_namespace(problem.query), problem.unscaled()
+        for size, copied in zip(sizes, streams.for_sizes(len(sizes)), strict=True):
+            (rng,) = copied.generators
+            again = copy.deepcopy(rng)  # for the row sums of the same draw: its output where every value is 1
             output = self.output(query, key, problem.value, size, rng)
-            rng.bit_generator.state = before  # the row sums of the same draw: its output where every value is 1
-            ones = self.output(query, key, xp.ones_like(problem.value), size, rng)
+            ones = self.output(query, key, xp.ones_like(problem.value), size, again)
             yield Estimate(size, size, output, None, ones[..., :1])
 
     @property
