@@ -112,6 +112,19 @@ def test_sketch_variance_by_enumeration_of_all_hashes(rng, dim, size, degree):
         assert_allclose(variance, degree_two, rtol=1e-12)
 
 
+def test_tensorsketch_draws_the_enumerated_hashes():
+    """Both signs and all buckets are equally likely, in each sketch and in two together; a bucket that is never used
+    changes the variance by less than verify can see."""
+
+    def p_value(buckets):
+        extra = get_map("tensorsketch").draw_extra(np.random.default_rng(0), buckets, 20_000).astype(int)
+        outcomes = np.where(extra > 0, extra - 1, 4 - extra)  # 0 to 4, and 5 to 9 for the other sign
+        counts = np.bincount(10 * outcomes[0] + outcomes[1], minlength=100)
+        return min(stats.chisquare(counts).pvalue, *(stats.chisquare(np.bincount(o)).pvalue for o in outcomes))
+
+    assert p_value(5) > 1e-7 > p_value(4)
+
+
 def test_taylor_features_do_not_overflow_and_state_their_cost(rng):
     x = np.array([[3e12, -2e12, 1e12]], dtype=np.float32)
     blocks = get_map("taylor(order=4)").features(x, x, Sample(x))
