@@ -263,6 +263,16 @@ def test_a_sweep_holds_one_head_of_a_file_at_a_time(rng, path):
         assert grown < 0.5 * heads * size
 
 
+def test_a_compressed_file_that_does_not_fit_is_refused_before_it_is_read(rng, monkeypatch):
+    """Its arrays would be in memory as a whole: the process was killed. Others are read one head at a time."""
+    monkeypatch.setattr("favorbench.numerics.machine.available_memory", lambda: 1 << 20)
+    for path in ("in.npz", "packed.npz"):
+        saved(path, some(rng, 16, length=1024, dim=8))  # 3 arrays of half a MiB
+    assert len(get_input("in.npz").heads(None, None)) == 16
+    with pytest.raises(InputError, match=r"packed.npz.* needs 1.5 MiB of memory, .*: write it with numpy.savez"):
+        get_input("packed.npz").heads(None, None)
+
+
 def test_only_the_requested_head_is_read(rng, monkeypatch):
     saved("in.npz", some(rng, 6))
     law, read = get_input("in.npz"), []

@@ -12,8 +12,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from favorbench.errors import InputError
+from favorbench.errors import InputError, ScenarioError
 from favorbench.files import matching, open_regular
+from favorbench.numerics.machine import check_memory
 
 #: NumPy's types for those of a .safetensors file; a bfloat16 is the upper half of a float32.
 _TYPES = {
@@ -132,6 +133,8 @@ def open_contents(path: str) -> Contents:
             return _of_npz(path) if kind == "npz" else _of_safetensors(path)
     except InputError:
         raise
+    except ScenarioError as error:  # of the memory
+        raise InputError(str(error)) from None
     except Exception as error:  # zip, npy and safetensors readers fail in many ways; all mean: not such a file
         reason = PICKLED if "pickle" in str(error) else str(error) or type(error).__name__
         raise InputError(f"cannot read {path!r} as {kind}: {reason}") from None
@@ -152,16 +155,17 @@ def _of_npz(path: str) -> Contents:
         raise ValueError("it is not an .npz archive, or it is cut short")
     arrays: dict[str, Stored] = {}
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        whole = sum(i.file_size for i in archive.infolist() if _packed(i) and i.filename.removesuffix(".npy") in USED)
+        check_memory(whole, f"{path}, which is compressed,", "write it with numpy.savez, not numpy.savez_compressed")
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
-            packed = info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1
             with archive.open(info) as member:
-                if packed:
+                if _packed(info):
                     array = np.lib.format.read_array(member, allow_pickle=False) if name in USED else np.empty(0)
                     arrays[name] = Stored.of(array)
                 while member.read(1 << 20):  # its end compares the checksum
                     pass
-            if packed:
+            if _packed(info):
                 continue
             file.seek(info.header_offset + 26)
             name_length, extra_length = struct.unpack("<HH", file.read(4))
@@ -169,6 +173,11 @@ def _of_npz(path: str) -> Contents:
             file.seek(start)
             arrays[name] = _npy(file, path, start + info.file_size)
     return with_about(arrays)
+
+
+def _packed(info: zipfile.ZipInfo) -> bool:
+    """Whether a member is compressed or encrypted, and so read whole."""
+    return info.compress_type != zipfile.ZIP_STORED or bool(info.flag_bits & 1)
 
 
 def _npy(file: io.BufferedIOBase, path: str, end: int) -> Stored:
