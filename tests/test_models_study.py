@@ -599,6 +599,31 @@ def test_seconds_are_those_of_the_called_function():
     assert found[1]["ratio"] / found[0]["ratio"] > 1.5  # 3 on a quiet machine
 
 
+def test_seconds_of_a_clock_with_long_steps(monkeypatch):
+    """Windows counts CPU seconds in steps of 16 ms: what takes less took 0, and its ratio was NaN."""
+    from favorbench.models.replacements import Exact, LayerHeads
+
+    now, step = [0.0], 1 / 64
+
+    def clock():
+        now[0] += 1e-5
+        return now[0] // step * step
+
+    class Takes(Exact):
+        def __init__(self, seconds):
+            super().__init__()
+            self.seconds = seconds
+
+        def outputs(self, *given):
+            now[0] += self.seconds
+
+    monkeypatch.setattr("favorbench.models.seconds.Exact", lambda: Takes(0.002))
+    monkeypatch.setattr("time.process_time", clock)
+    heads = LayerHeads(*torch.zeros(3, 1, 1, 2, 2), True)
+    for row, ratio in zip(times({0: heads}, [Takes(0.001), Takes(0.006)], repeats=3), (0.5, 3.0), strict=True):
+        assert 9 / 11 < row["low"] / ratio <= row["high"] / ratio < 11 / 9  # a step of ten more or less in each
+
+
 @pytest.mark.parametrize(
     "model, more, said",
     [
