@@ -589,6 +589,17 @@ def test_a_script_without_its_main_guard_gets_one_line(tmp_path):
     assert "in use by another" not in done.stderr and done.stderr.count("Traceback") <= 2  # the parent's own
 
 
+@pytest.mark.parametrize("given", ["workers=2", "cluster='local:1'"])
+def test_a_script_that_is_piped_into_python_is_told_to_be_a_file(given):
+    """Processes import the script that starts them, and ended in FileNotFoundError: "their worker died twice"."""
+    if "cluster" in given:
+        pytest.importorskip("distributed")
+    script = f"import favorbench\nfavorbench.sweep({{'trials': 2, 'seq_len': '16'}}, 'run', {given})\n"
+    done = python("-", input=script)
+    assert done.returncode == 1 and done.stderr.endswith("this one has no file: write it into one\n")
+    assert "FileNotFoundError" not in done.stderr and not Path("run").exists()
+
+
 def test_the_manifest_says_on_how_many_query_rows_errors_are_measured():
     sweep(small_scenario(seq_len="24,48", query_rows=30, trials=1), "here")
     assert json.loads(Path("here/manifest.json").read_text())["query_rows_of_length"] == {"24": 24, "48": 30}

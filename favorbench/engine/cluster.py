@@ -120,9 +120,11 @@ def check_workers(workers: object) -> int:
     if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         # A worker imports the script that started it, and without the guard arrives here before it has any work.
         raise SystemExit("favorbench: this script sweeps in its workers too: `if __name__ == '__main__':` is missing")
-    if isinstance(workers, Cluster):
-        return workers.processes
-    return workers if isinstance(workers, int) else 1
+    processes = workers.processes if isinstance(workers, Cluster) else workers if isinstance(workers, int) else 1
+    started = processes > 0 if isinstance(workers, Cluster) else processes > 1
+    if started and getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+        raise ScenarioError("`workers`: processes import the script, and this one has no file: write it into one")
+    return processes
 
 
 class Cluster:
