@@ -124,6 +124,8 @@ def sweep(
                 if not count:
                     _check_first(rows)
                 store.append(rows)
+                if cluster_used is None:
+                    store.count_here()
                 count += 1
                 report(count, len(draws))
         finally:

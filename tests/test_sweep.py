@@ -23,8 +23,9 @@ from favorbench.engine import rows as rows_module
 from favorbench.engine import trial
 from favorbench.engine.columns import LABELS
 from favorbench.engine.plan import plan
+from favorbench.engine.provenance import machine
 from favorbench.engine.scenario import override
-from favorbench.engine.store import read_trials
+from favorbench.engine.store import read_manifest, read_trials
 from favorbench.engine.study import Study
 from favorbench.engine.trial import problem_of, run_draws
 from favorbench.errors import EstimatorError, ScenarioError, StoreError, WorkerError
@@ -32,6 +33,7 @@ from favorbench.files import written_whole
 from favorbench.inputs import get_input
 from favorbench.maps import get_map
 from favorbench.metrics import METRICS
+from favorbench.numerics.backend import Backend
 from favorbench.numerics.streams import Streams, stream
 from favorbench.results.tables import describe_cell
 from favorbench.run import sweep
@@ -598,6 +600,26 @@ def test_a_script_that_is_piped_into_python_is_told_to_be_a_file(given):
     done = python("-", input=script)
     assert done.returncode == 1 and done.stderr.endswith("this one has no file: write it into one\n")
     assert "FileNotFoundError" not in done.stderr and not Path("run").exists()
+
+
+@pytest.mark.parametrize("kernel, kinds", [("Haswell", 2), ("here", 0)])
+def test_a_run_that_is_resumed_on_another_machine_says_so(kernel, kinds, monkeypatch):
+    """Its last digits are those of two processors or BLAS kernels, and it named that of its first draws alone."""
+
+    def interrupt(done, total):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(small_scenario(trials=3), "run", progress=interrupt)
+    there = machine(Backend())
+    if kernel != "here":
+        there["blas"] = [pool | {"architecture": kernel} for pool in there["blas"]]
+    monkeypatch.setattr("favorbench.engine.store.machine", lambda backend: there, raising=False)
+    sweep(small_scenario(trials=3), "run")
+    workers, said = read_manifest(Path("run")).get("workers", []), Path("run/summary.md").read_text()
+    assert ("Computed on 2 kinds of machine" in said) == (kinds == 2)
+    assert [(there | worker == worker, worker["done"]) for worker in workers] == [(True, 2)] * (kinds == 2)
 
 
 def test_the_manifest_says_on_how_many_query_rows_errors_are_measured():

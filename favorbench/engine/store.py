@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from favorbench.engine.columns import COLUMNS, ESTIMATOR, Row
 from favorbench.engine.plan import Plan
-from favorbench.engine.provenance import VERSION, provenance
+from favorbench.engine.provenance import VERSION, count_done, machine, provenance
 from favorbench.engine.rows import (
     FLUSH_ROWS,
     Count,
@@ -117,7 +117,8 @@ class _Numbered(TypedDict, total=False):
 class Store(RowStore):
     """The directory of a sweep, open for writing.
 
-    machines: of a cluster, that have computed draws, and how many each. They are written into the manifest at the end.
+    machines: that have computed draws, and how many each, but for those of the machine that began the run without a
+    cluster. They are written into the manifest at the end.
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
@@ -128,6 +129,8 @@ class Store(RowStore):
         #: By the name of each input here, that in the rows of the run: a file may have been renamed or moved since.
         self._names: dict[str, str] = {}
         self.machines: list[dict[str, Any]] = []
+        #: This machine, where another one began the run.
+        self._elsewhere: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         """Lock the directory and read or write its manifest.
@@ -157,6 +160,11 @@ class Store(RowStore):
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows and failures, with the names that inputs have in the run."""
         super().append(row | {"input": self._names.get(row["input"], row["input"])} for row in rows)
+
+    def count_here(self) -> None:
+        """Count a draw that was computed on this machine, if another one began the run."""
+        if self._elsewhere:
+            count_done(self.machines, self._elsewhere, 1)
 
     @property
     def complete(self) -> bool:
@@ -191,6 +199,8 @@ class Store(RowStore):
                 inputs = self.plan.study.inputs
                 there = labels_of(read_scenario(self.path).inputs, [source.law for source in inputs.values()])
                 self._names = dict(zip(inputs, there, strict=True))
+                here = machine(self.plan.study.backend)
+                self._elsewhere = here if _unlike(here, manifest) else {}
                 return manifest
             if part_paths(self.path / "trials"):  # else no draw of it was saved
                 raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
@@ -208,6 +218,13 @@ class Store(RowStore):
         if manifest["favorbench"] != VERSION:
             changed.append(f"favorbench {manifest['favorbench']} there, {VERSION} here")
         return "; ".join(changed) or "its input file, or a module of yours that it uses, has changed since"
+
+
+def _unlike(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    """Whether two machines differ in processor or in the kernels of a library that both have loaded."""
+    old, new = ({pool["internal_api"]: pool["architecture"] for pool in facts["blas"]} for facts in (there, here))
+    kernels = any(old.get(name, kernel) != kernel for name, kernel in new.items())
+    return kernels or any(here[name] != there[name] for name in ("cpu", "gpu"))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
