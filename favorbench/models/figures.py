@@ -159,7 +159,7 @@ def heads(results: ModelResults) -> list[style.Chart]:
         style.Panel("", partial(_scatter, results, predicted.points, column, label), "effect")
         for column, label in columns.items()
     ]
-    return [style.Chart("heads", "Errors of heads predict effects", text, panels, 2, (5.0, 4.4), data=predicted.points)]
+    return [style.Chart("heads", "Head errors and layer effects", text, panels, 2, (5.0, 4.4), data=predicted.points)]
 
 
 def _scatter(results: ModelResults, points: pd.DataFrame, column: str, label: str, ax: Axes) -> None:
