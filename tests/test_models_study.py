@@ -152,6 +152,16 @@ def test_another_version_does_not_add_to_a_study(folder):
         studied(folder, "run", texts=2, draws=1)
 
 
+def test_a_finished_study_without_its_rows_is_not_written_over(folder):
+    """Such as one that was kept or sent without them: its summary would be replaced by that of the new rows alone."""
+    studied(folder, "run", texts=1, draws=1)
+    shutil.rmtree("run/trials")
+    Path("run/summary.md").write_text("kept")
+    with pytest.raises(StoreError, match=r"run has a summary, but not its measurements \(run/trials\)"):
+        studied(folder, "run", texts=2, draws=1)
+    assert Path("run/summary.md").read_text() == "kept"
+
+
 def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, monkeypatch):
     """The tokens are those of the text whose digest is stored: of the one that was there at the beginning."""
     from favorbench.models import study as module

@@ -109,7 +109,8 @@ def stored_keys(store: RowStore, heads: bool = False) -> set[tuple[Any, ...]]:
 def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     """The request, merged with earlier ones in the directory. Raises StoreError for another study.
 
-    Without rows there is nothing to merge, but an interrupted search may have left times or effects of another study.
+    Without rows there is nothing to merge, but an interrupted search may have left times or effects of another study,
+    and the summary of a finished study whose rows were not kept would be lost.
     """
     kept = bool(part_paths(path / "trials"))
     there: dict[str, Any] = {}
@@ -122,6 +123,8 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
         changed += [
             f"{word}{name} has changed" for name, old in earlier.get(key, {}).items() if grown[key][name] != old
         ]
+    if there.get("complete") and SEARCH not in requested and not any((path / "trials").glob("*")):
+        raise StoreError(f"{path} has a summary, but not its measurements ({path}/trials); use another `out`")
     if not kept:
         for name in BESIDE if changed else ():
             (path / name).unlink(missing_ok=True)
