@@ -79,6 +79,13 @@ def test_a_run_of_an_earlier_version_is_not_resumed(kept):
     assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file() and path.name != ".lock"} == before
 
 
+def test_a_finished_run_without_its_rows_is_not_written_over_by_another(kept):
+    """Its summary and manifest are all that is left of it."""
+    shutil.rmtree(kept / "trials")
+    said = refused(f"sweep --maps positive -R 4 -L 16 -d 4 --trials 2 --out {kept} -q")
+    assert "holds another run" in said and "use another --out" in said
+
+
 def test_stored_draws_are_not_computed_again(kept, now):
     change_manifest(kept, favorbench=VERSION)
     calls = []
