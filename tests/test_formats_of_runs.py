@@ -58,6 +58,15 @@ def test_every_command_reads_it(kept):
     assert code == 0 and "worse" not in err
 
 
+def test_its_page_names_the_version_that_measured_it(kept, tmp_path):
+    run(f"report {kept}")
+    assert "favorbench 0.1.0, 20" in (kept / "report.html").read_text("utf-8")
+    fb.recommend("minilm", target=0.9, heads="L0H1", methods="clusters", maps="none", out=tmp_path / "answer")
+    change_manifest(tmp_path / "answer", favorbench="0.1.0")
+    run(f"report {tmp_path / 'answer'}")
+    assert "favorbench recommend, version 0.1.0, 20" in (tmp_path / "answer" / "report.html").read_text("utf-8")
+
+
 def test_a_recommendation_of_version_0_2_0_is_refused_with_what_to_do(tmp_path):
     """It has no ``spec`` of its estimators, and was called damaged."""
     fb.recommend("minilm", target=0.9, heads="L0H1", methods="clusters", maps="none", out=tmp_path / "run")

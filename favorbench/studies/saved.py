@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from favorbench.engine.provenance import VERSION
 from favorbench.engine.rows import part_paths
 from favorbench.engine.store import MANIFEST, read_manifest
 from favorbench.errors import ScenarioError, StoreError
@@ -49,7 +48,8 @@ class SavedStudy(NamedTuple):
         scenario = dict(self.manifest.get("asked", self.manifest.get("scenario", {})))
         scenario |= {"texts": len(scenario["texts"])} if "texts" in scenario else {}
         day = str(self.manifest.get("end", ""))[:10]
-        lead = [", ".join(filter(None, [f"favorbench {self.command}", f"version {VERSION}", day]))]
+        version = f"version {self.manifest['favorbench']}"
+        lead = [", ".join(filter(None, [f"favorbench {self.command}", version, day]))]
         page = functools.partial(
             study_page, self.title, lead, self.sections, self.charts, self.manifest, scenario, self.data
         )

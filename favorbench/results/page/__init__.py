@@ -64,7 +64,7 @@ def page(results: RunData, name: str = "report") -> Page:
         "title": f"Estimators of softmax attention on {', '.join(results.summary['input'].unique())}",
         "lead": list(filter(None, [
             results.scenario.title or results.scenario.name,
-            ", ".join(filter(None, [facts, f"favorbench {VERSION}", day])),
+            ", ".join(filter(None, [facts, f"favorbench {manifest['favorbench']}", day])),
         ])),
         "sentences": [*run_sentences(results), *cell_sentences(heads.without_many(results))],
         "legends": [legend(results), _HOW],
