@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from favorbench.engine.provenance import VERSION
-from favorbench.errors import InputError, ModelError, ScenarioError
-from favorbench.formats import shown
+from favorbench.errors import EstimatorError, InputError, ModelError, ScenarioError
+from favorbench.formats import reason_of, shown
 from favorbench.maps import calibrate
 from favorbench.methods import Method
 from favorbench.methods.features import name_of, sampler_of
@@ -60,6 +60,10 @@ GRADIENT_BYTES = 1 << 30  # the most that gradients take in memory
 TextsOfFiles = Callable[[Loaded, Sequence[TextFile], int], list[Text]]
 
 
+class NotInBfloat16(ModelError):
+    """The model does not run in bfloat16."""
+
+
 class StudyNotes(NamedTuple):
     """Notes on a study: names of damaged parts that were set aside, and by layer why it was not replaced."""
 
@@ -99,7 +103,12 @@ def study(
         try:
             progress(len(done), len(planned))
             for key in [key for key in planned if key not in done]:
-                store.append([model.row(planned[key])])
+                try:
+                    store.append([model.row(planned[key])])
+                except NotInBfloat16 as error:
+                    warnings.warn(str(error), stacklevel=2)
+                    del planned[key]
+                    continue
                 done.add(key)
                 progress(len(done), len(planned))
             store.flush()
@@ -294,7 +303,13 @@ class MeasuredModel:
     def _output(self, measurement: PlannedRow, reference: Reference, layers: list[int]) -> Reference:
         replacement, tokens = measurement.replacement, self.texts[measurement.text].tokens
         if isinstance(replacement, Bfloat16Model):
-            return run(self._bfloat16, tokens)
+            try:
+                return run(self._bfloat16, tokens)
+            except (EstimatorError, RuntimeError) as error:
+                why = reason_of(error.__cause__ or error)
+                raise NotInBfloat16(
+                    f"{self.loaded.name} does not run in bfloat16, and is not compared with it: {why}"
+                ) from None
         if isinstance(replacement, Exact) and replacement.dtype is None:
             return reference
         redraw, seed, draw = self.scenario.redraw, self.scenario.seed, measurement.draw

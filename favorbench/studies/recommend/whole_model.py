@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
@@ -37,7 +38,7 @@ from favorbench.models.store import (
     read_manifest,
     write_manifest,
 )
-from favorbench.models.study import MeasuredModel, computed_by
+from favorbench.models.study import MeasuredModel, NotInBfloat16, computed_by
 from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress
@@ -409,13 +410,17 @@ def _with_references(about: WholeModel, search: ModelSearch, path: Path) -> Whol
     """Add the effect of bfloat16 and the CPU seconds of the recommended setting to the facts."""
     evaluator, reference = search.evaluator, Bfloat16Model()
     count = min(REFERENCE_TEXTS, len(evaluator.texts))
-    effects = np.array([evaluator.effect(reference, i, count, "the model in bfloat16") for i in range(count)])
+    try:
+        effects = np.array([evaluator.effect(reference, i, count, "the model in bfloat16") for i in range(count)])
+        errors = tuple(signed(quantile(effects, p), search.metric) for p in (0.5, search.rule.probability, 1.0))
+        about = about._replace(bfloat16=errors, bfloat16_texts=count)
+    except NotInBfloat16 as error:
+        warnings.warn(str(error), stacklevel=2)
     if math.isnan(search.decision().uniform):  # other settings take fewer seconds
         uniform = next(iter(search.replacements.values()))
         values = np.array([evaluator.effect(uniform, i, count, "uniform attention") for i in range(count)])
         search.uniform = signed(quantile(values, search.rule.probability), search.metric)
-    errors = tuple(signed(quantile(effects, p), search.metric) for p in (0.5, search.rule.probability, 1.0))
-    about, result = about._replace(bfloat16=errors, bfloat16_texts=count), search.decision()
+    result = search.decision()
     if result.outcome == "certified" and result.setting is not None:
         replacement = search.replacements[result.setting]
         (timed,) = search.seconds([replacement])
