@@ -1,5 +1,6 @@
 """`favorbench model module:function`: models of images and users' modules are measured on the inputs they return."""
 
+import importlib
 import json
 import re
 import shlex
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import favorbench as fb
+from favorbench.errors import ModelError
 from favorbench.models.figures import heads
 from favorbench.models.plan import BFLOAT16
 from favorbench.models.summary import read
@@ -136,7 +139,13 @@ def of(output):
     torch.manual_seed(0)
     return Attention(output), [2 * torch.randn(1, 1, 16, 4) for _ in range(30)]
 
+def logits(change): return of(lambda x: types.SimpleNamespace(logits=change(x)))
 def plain(): return of(lambda x: x)
+def score(): return logits(lambda x: x[..., 0, :1])
+def curve(): return of(lambda x: x[0, ..., :1])
+def pixels(): return logits(lambda x: x.mT.unflatten(-1, (4, 4))[0])
+def classes(): return logits(lambda x: x[0])
+def masked(): return logits(lambda x: torch.cat([torch.full((1, 16, 3), -torch.inf), x[0]], -1))
 """
 
 
@@ -150,6 +159,38 @@ def test_a_module_that_does_not_run_in_bfloat16_is_not_compared_with_it(module, 
     assert code == 0 and "mine:plain does not run in bfloat16, and is not compared with it: RuntimeError: " in err, err
     assert "uniform" in printed and "model in bfloat16" not in printed
     assert run("table out")[0] == run("report out -q")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["score", "curve"])
+def test_one_value_for_each_position_is_refused(module, name):
+    """Its softmax and its cosine are always 1, so uniform attention was certified: "attention hardly matters"."""
+    module("mine", OUTPUTS)
+    said = refused(f"model mine:{name} --maps none --methods clusters -R 4 --out out")
+    assert "returns one value for each position, whose softmax and cosine never change: " in said
+    model, inputs = importlib.import_module("mine").score()
+    with pytest.raises(ModelError, match="one logit for each position, whose softmax never changes"):
+        fb.capture(model, inputs, gradients=2)
+
+
+def test_logits_of_images_are_refused(module):
+    """The softmax was one over all pixels and classes."""
+    module("mine", OUTPUTS)
+    said = refused("model mine:pixels --maps none --methods clusters -R 4 --out out")
+    assert "returns logits of 4 axes; allowed: (batch, classes) or (batch, positions, classes)" in said
+
+
+def test_classes_that_are_masked_change_no_effect(module):
+    """All effects were infinite, also those of exact attention, and every replacement went unnoticed."""
+    module("mine", OUTPUTS)
+    found = {}
+    for name in ("classes", "masked"):
+        code, printed, err = run(f"model mine:{name} --maps none --methods clusters -R 4 --draws 1 --json --out {name}")
+        assert code == 0, err
+        found[name] = {line["estimator"]: line for line in json.loads(printed)["lines"]}
+    for estimator, line in found["masked"].items():
+        assert line["effect"] == pytest.approx(found["classes"][estimator]["effect"], rel=1e-5, abs=1e-7)
+        assert line["nonfinite"] == 0 and line["embedding_loss"] < 2
+    assert found["masked"]["uniform"]["effect"] > 1e-3
 
 
 def test_a_module_that_was_edited_is_another_model(module):

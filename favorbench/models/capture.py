@@ -244,12 +244,24 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
             output = _call_named(self.module, loaded.name, item)
             logits = getattr(output, "logits", None)
             states = getattr(output, "last_hidden_state", output if logits is None else logits)
-            if not isinstance(states, torch.Tensor):
+            if not isinstance(states, torch.Tensor) or not isinstance(logits, torch.Tensor | None):
                 raise ModelError(f"{loaded.name} returns {type(output).__name__} without logits or last_hidden_state")
+            if logits is not None and logits.ndim > 3:
+                raise ModelError(
+                    f"{loaded.name} returns logits of {logits.ndim} axes; allowed: (batch, classes) or (batch, "
+                    "positions, classes)"
+                )
+            if states is logits:
+                states = states.masked_fill(states == -torch.inf, 0)  # of classes that the model masks
             states, logits = (
                 part if part is None else part.reshape(1, -1, part.shape[-1] if 0 < part.ndim < 4 else part.numel())
                 for part in (_without_padding(self.module, item, states), _without_padding(self.module, item, logits))
             )
+            if min(part.shape[-1] for part in (states, logits) if part is not None) < 2:
+                raise ModelError(
+                    f"{loaded.name} returns one value for each position, whose softmax and cosine never change: return "
+                    "two logits or more, such as (0, score), or wider states"
+                )
             if logits is not None:
                 logits = logits.clone()  # the next call may write into the same tensor
             return SimpleNamespace(hidden_states=(states,), last_hidden_state=states, logits=logits)

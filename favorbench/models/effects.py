@@ -98,7 +98,8 @@ def _next_token_effects(reference: Reference, replaced: Reference) -> tuple[floa
         exact, other = (
             torch.log_softmax(logits[rows].float(), dim=-1) for logits in (reference.logits, replaced.logits)
         )
-        kl[rows] = (exact.exp() * (exact - other)).sum(dim=-1)
+        terms = exact.exp() * (exact - other)
+        kl[rows] = terms.masked_fill(exact == -torch.inf, 0).sum(dim=-1)  # classes that the model masks
         same[rows] = (exact.argmax(dim=-1) == other.argmax(dim=-1)).double()
         following = reference.tokens[start + 1 : start + 1 + ROWS, None]
         count = len(following)

@@ -40,6 +40,11 @@ def objective(output: Any, draws: int, rng: np.random.Generator) -> tuple[str, T
     """
     logits, hidden = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
     if logits is not None and logits.ndim in (2, 3):
+        if logits.shape[-1] < 2:
+            raise ModelError(
+                "`gradients`: the model returns one logit for each position, whose softmax never changes: return two "
+                "or more, such as (0, score), or leave `gradients` out"
+            )
         positions = 1 if logits.ndim == 2 else logits.shape[1]
         unit = "nats per token" if logits.ndim == 3 else "nats"
         rows = logits.flatten(0, -2)
