@@ -24,6 +24,7 @@ from tests.small_models import small_folder  # noqa: E402
 attention = torch.nn.functional.scaled_dot_product_attention
 
 #: The keys that each query sees: a word for each query, an x for each visible key.
+HALVES = (torch.float16, torch.bfloat16)
 MASKS = [
     ("full", "xxxxxxx xxxxxxx xxxxxxx xxxxxxx xxxxxxx"),
     ("causal", "xxx.... xxxx... xxxxx.. xxxxxx. xxxxxxx"),  # the last query sees all keys
@@ -49,6 +50,8 @@ def test_the_kind_of_a_mask_is_read_from_it_alone(kind, drawing):
     seen, like = torch.tensor([[key == "x" for key in query] for query in drawing.split()]), torch.zeros(1)
     masks = [additive(seen, like), torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)]
     masks += [additive(seen, like.bfloat16()), masks[0][None, None].expand(2, 3, *seen.shape)]
+    masks += [masks[0].new_zeros(seen.shape, dtype=half).masked_fill(~seen, -1e4) for half in HALVES]
+    masks += [torch.zeros(seen.shape).masked_fill(~seen, lowest) for lowest in (-1e9, -1e4)]
     assert {kind_of(mask, tuple(seen.shape)) for mask in masks} == {kind}
 
 
@@ -58,6 +61,7 @@ def test_items_of_a_batch_may_be_padded_differently_and_finite_terms_are_a_bias(
     by_head, none = torch.stack([seen[1, 0], seen[0, 0]]).tril()[None], torch.zeros(1)
     masks = {"padded": additive(seen, none), "other": additive(by_head, none), "full": torch.zeros(4, 4)}
     masks |= {"padded and causal": additive(by_head[:, :1], none), "bias": torch.full((4, 4), 1e-3)}
+    assert kind_of(torch.full((4, 4), -100.0).triu(1), (4, 4)) == "bias"  # a key with a large logit is still seen
     for kind, mask in masks.items():
         assert kind_of(mask, (4, 4)) == kind
     assert kind_of(None, (4, 4)) == "full"

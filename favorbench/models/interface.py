@@ -22,11 +22,14 @@ from favorbench.models import torch, transformers
 
 Kind = Literal["full", "causal", "padded", "padded and causal", "window", "bias", "other"]
 
+#: What hides a key: models add -inf, the lowest number of a type, -1e9 or -1e4, which is -9984 in bfloat16.
+HIDING = -9e3
+
 
 def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
     """The kind of a mask of n queries on l keys; shape: (n, l).
 
-    mask: additive, (..., n, l); entries below half of the lowest number of its type hide a key; None: full. causal:
+    mask: additive, (..., n, l); entries below HIDING hide a key; None: full. causal:
     query i sees the keys up to i + l - n. padded: each query of an item, in all heads, sees the same keys, but not all.
     padded and causal: each real token of an item sees the real ones up to itself, padding none but these or all.
     window: keys at some consecutive distances. bias: finite terms are added to logits.
@@ -51,7 +54,7 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
 
 def visible(mask: Any) -> Any:
     """The keys that an additive mask leaves visible: bool, of its shape."""
-    return mask > mask.new_full((), torch.finfo(mask.dtype).min) / 2
+    return mask > HIDING
 
 
 def additive(mask: Any, like: Any) -> Any:
