@@ -141,6 +141,7 @@ def of(output):
 
 def logits(change): return of(lambda x: types.SimpleNamespace(logits=change(x)))
 def plain(): return of(lambda x: x)
+def noisy(): return of(lambda x: torch.nn.functional.dropout(x, 0.1))
 def score(): return logits(lambda x: x[..., 0, :1])
 def curve(): return of(lambda x: x[0, ..., :1])
 def pixels(): return logits(lambda x: x.mT.unflatten(-1, (4, 4))[0])
@@ -172,6 +173,14 @@ def test_one_value_for_each_position_is_refused(module, name):
         fb.capture(model, inputs, gradients=2)
 
 
+@pytest.mark.parametrize("command", ["model", "recommend --target 9 --model"])
+def test_a_module_that_draws_noise_is_refused(module, command):
+    """F.dropout(x, p) drops in eval mode, too: its noise counted as the effect of each replacement, and of bfloat16."""
+    module("mine", OUTPUTS)
+    said = refused(f"{command} mine:noisy --maps none --methods clusters -R 4 --out out")
+    assert "mine:noisy returns another output for the same input: turn off" in said
+
+
 def test_logits_of_images_are_refused(module):
     """The softmax was one over all pixels and classes."""
     module("mine", OUTPUTS)
@@ -191,6 +200,36 @@ def test_classes_that_are_masked_change_no_effect(module):
         assert line["effect"] == pytest.approx(found["classes"][estimator]["effect"], rel=1e-5, abs=1e-7)
         assert line["nonfinite"] == 0 and line["embedding_loss"] < 2
     assert found["masked"]["uniform"]["effect"] > 1e-3
+
+
+WINDOWS = """
+import torch
+
+class Windows(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linears = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x):
+        for width, linear in zip((4, 32, 4, 32), self.linears):
+            parts = x.reshape(-1, 1, width, 4)
+            x = x + linear(torch.nn.functional.scaled_dot_product_attention(parts, parts, parts)).reshape(x.shape)
+        return x
+
+def windows(): return Windows(), [torch.randn(1, 32, 4) for _ in range(30)]
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["model", "recommend --target 9 --probability 0.5 --max-cost 1e9 --by seconds --model"]
+)
+def test_all_layers_are_timed_where_they_are_unlike(module, command):
+    """The first and the middle one have short windows: a setting that saves seconds was said to take 4 times more."""
+    module("mine", WINDOWS)
+    seconds = "" if "seconds" in command else "--seconds 1"
+    code, _, err = run(f"{command} mine:windows --maps none --methods clusters -R 2 {seconds} --out out")
+    assert code == 0, err
+    assert json.loads(Path("out/seconds.json").read_text())["layers"] == [0, 1, 2, 3]
 
 
 def test_a_module_that_was_edited_is_another_model(module):

@@ -379,11 +379,12 @@ class MeasuredModel:
     def time(self, path: Path, repeats: int, replacements: Sequence[Replacement]) -> None:
         """Time replacements on the first text in the first and middle layer that is asked for, and store the seconds.
 
-        In all of these if one of them treats heads differently, so that no two layers stand for the others.
+        In all of these if shapes or replacements differ between them, so that no two layers stand for the others.
         """
         ready, text = [self.calibrated(item) for item in replacements], next(iter(self.texts.values()))
         numbers = sorted(self.asked)
-        if not any(isinstance(item, ByHead) for item in ready):
+        shapes = {(layer.shape, layer.heads, layer.batch) for layer in self.first if layer.index in self.asked}
+        if len(shapes) == 1 and not any(isinstance(item, ByHead) for item in ready):
             numbers = numbers[:: max(1, len(numbers) // 2)][:2]
         heads = heads_in(self.model, text.tokens, numbers)
         write_seconds(path, times(heads, ready, repeats, self.scenario.seed), text.name, heads)

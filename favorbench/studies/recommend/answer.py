@@ -358,7 +358,7 @@ def _model_records(result: Recommendation, model: WholeModel) -> list[dict[str, 
 def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     """Explain the columns of the table of a model, and name the attention that cannot be replaced."""
     decision, effect = result.decisions[0], EFFECTS[result.metric]
-    timed = "all layers" if model.exact_heads else "two of the layers"
+    timed = "all layers" if model.exact_heads else "two of the layers, or all where shapes differ"
     timed += "; of settings per head all layers" * bool(model.chosen_on)
     unit = "multiplications" if model.by == "multiplications" else f"CPU seconds (one thread, {timed})"
     cheaper = f"; {decision.dearer} more cost more than allowed" if decision.dearer else ""
