@@ -207,6 +207,15 @@ def test_a_size_that_a_partial_binds_is_kept(rng):
     assert bound.value == function_error(first, arrays, size=2).value != function_error(first, arrays, size=8).value
 
 
+def test_functions_may_be_named_by_numbers(rng, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    given = {4: lambda q, k, v: v, 8: lambda q, k, v: 2 * v}, tuple(rng.normal(size=(3, 8, 4)))
+    settings = MeasurementSettings("", "mse", 3, 8, 0)
+    check_stored(Path("numbers.json"), *given, settings, 1.0, 0.1, update=True)
+    rows, failure = check_stored(Path("numbers.json"), *given, settings, 1.0, 0.1, update=False)
+    assert [row.name for row in rows] == ["4, h0", "8, h0"] and not failure
+
+
 def test_the_value_is_the_error_of_the_function(rng):
     q, k, v = rng.normal(size=(3, 2, 30, 4))
 

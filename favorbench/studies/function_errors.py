@@ -359,7 +359,7 @@ def _measured(
     """The errors of one function, or of several by name, on each head."""
     several = functions if isinstance(functions, Mapping) else {"": functions}
     return {
-        ", ".join(filter(None, (name, head))): errors
+        ", ".join(filter(None, (str(name), head))): errors
         for name, function in several.items()
         for head, errors in _measure(function, source, settings).heads.items()
     }
