@@ -146,6 +146,7 @@ def score(): return logits(lambda x: x[..., 0, :1])
 def curve(): return of(lambda x: x[0, ..., :1])
 def pixels(): return logits(lambda x: x.mT.unflatten(-1, (4, 4))[0])
 def classes(): return logits(lambda x: x[0])
+def noisy(): return logits(lambda x: torch.dropout(x[0], 0.1, train=True))
 def masked(): return logits(lambda x: torch.cat([torch.full((1, 16, 3), -torch.inf), x[0]], -1))
 """
 
@@ -186,6 +187,13 @@ def test_logits_of_images_are_refused(module):
     module("mine", OUTPUTS)
     said = refused("model mine:pixels --maps none --methods clusters -R 4 --out out")
     assert "returns logits of 4 axes; allowed: (batch, classes) or (batch, positions, classes)" in said
+
+
+def test_a_module_that_is_random_is_refused(module):
+    """Its noise was taken for an effect: that of uniform attention was unnoticed among the noise of exact attention."""
+    module("mine", OUTPUTS)
+    said = refused("model mine:noisy --maps none --methods clusters -R 4 --out out")
+    assert "mine:noisy returns another output for the same input: turn off its dropout, noise or memory" in said
 
 
 def test_classes_that_are_masked_change_no_effect(module):

@@ -55,6 +55,7 @@ from favorbench.progress import Progress
 from favorbench.users import failures_named
 
 GRADIENT_BYTES = 1 << 30  # the most that gradients take in memory
+NOISE = 1e-2  # relative difference of two outputs for one input that is more than rounding
 
 #: Converts files to texts of a length, in tokens.
 TextsOfFiles = Callable[[Loaded, Sequence[TextFile], int], list[Text]]
@@ -172,6 +173,19 @@ class MeasuredModel:
         self._check()
         self._references: dict[str, Reference] = {}
         self._fitted: dict[Replacement, Replacement] = {}
+        self._check_repeats()
+
+    def _check_repeats(self) -> None:
+        """Raise ModelError for a user's module that draws noise, or keeps a state: each effect would include it."""
+        if self.loaded.inputs is None:
+            return
+        name, text = next(iter(self.texts.items()))
+        once, again = (states.hidden[-1] for states in (self.reference(name), run(self.model, text.tokens)))
+        if (again - once).abs().max() > NOISE * once.abs().max():
+            raise ModelError(
+                f"{self.loaded.name} returns another output for the same input: turn off its dropout, noise or memory "
+                "(F.dropout(x, p) needs training=self.training)"
+            )
 
     def _check(self) -> None:
         """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""
