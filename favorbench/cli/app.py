@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -40,9 +39,10 @@ class _Command(TyperCommand):
         """Parse the arguments, and say which options are given twice."""
         *_, given = self.make_parser(ctx).parse_args(args=[*args])
         rest = super().parse_args(ctx, args)
-        for param, count in Counter([] if ctx.resilient_parsing else given).items():
-            if count > 1 and not (param.multiple or getattr(param, "is_flag", True)):  # arguments have no flag
-                say(f"{param.opts[0]} is given {count} times, and only the last counts")
+        options = [] if ctx.resilient_parsing else [p for p in given if p.param_type_name == "option"]
+        for param in dict.fromkeys(options):
+            if given.count(param) > 1 and not (param.multiple or param.is_flag):
+                say(f"{param.opts[0]} is given {given.count(param)} times, and only the last counts")
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
