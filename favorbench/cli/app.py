@@ -35,16 +35,6 @@ MIN_GROUPED = 10  # a command with at least this many options shows them under h
 class _Command(TyperCommand):
     """A command whose --help is plain text: at 80 columns Rich's frames leave 35 to the words."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and say which options are given twice."""
-        *_, given = self.make_parser(ctx).parse_args(args=[*args])
-        rest = super().parse_args(ctx, args)
-        options = [] if ctx.resilient_parsing else [p for p in given if p.param_type_name == "option"]
-        for param in dict.fromkeys(options):
-            if given.count(param) > 1 and not (param.multiple or param.is_flag):
-                say(f"{param.opts[0]} is given {given.count(param)} times, and only the last counts")
-        return rest
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """List the options; those of a long command under headings."""
         records = [(param, record) for param in self.get_params(ctx) if (record := param.get_help_record(ctx))]
