@@ -141,12 +141,14 @@ def of(output):
 
 def logits(change): return of(lambda x: types.SimpleNamespace(logits=change(x)))
 def plain(): return of(lambda x: x)
+def stateful():
+    Attention.get_extra_state = lambda self: {"calls": 1}
+    return plain()
 def noisy(): return of(lambda x: torch.nn.functional.dropout(x, 0.1))
 def score(): return logits(lambda x: x[..., 0, :1])
 def curve(): return of(lambda x: x[0, ..., :1])
 def pixels(): return logits(lambda x: x.mT.unflatten(-1, (4, 4))[0])
 def classes(): return logits(lambda x: x[0])
-def noisy(): return logits(lambda x: torch.dropout(x[0], 0.1, train=True))
 def masked(): return logits(lambda x: torch.cat([torch.full((1, 16, 3), -torch.inf), x[0]], -1))
 """
 
@@ -161,6 +163,13 @@ def test_a_module_that_does_not_run_in_bfloat16_is_not_compared_with_it(module, 
     assert code == 0 and "mine:plain does not run in bfloat16, and is not compared with it: RuntimeError: " in err, err
     assert "uniform" in printed and "model in bfloat16" not in printed
     assert run("table out")[0] == run("report out -q")[0] == 0
+
+
+def test_a_state_that_is_no_tensor_is_no_weight(module):
+    """`get_extra_state` of a module ended in an unexpected AttributeError."""
+    module("mine", OUTPUTS)
+    code, _, err = run("model mine:stateful --maps none --methods clusters -R 4 --draws 1 --no-heads --out out")
+    assert code == 0, err
 
 
 @pytest.mark.parametrize("name", ["score", "curve"])
@@ -187,13 +196,6 @@ def test_logits_of_images_are_refused(module):
     module("mine", OUTPUTS)
     said = refused("model mine:pixels --maps none --methods clusters -R 4 --out out")
     assert "returns logits of 4 axes; allowed: (batch, classes) or (batch, positions, classes)" in said
-
-
-def test_a_module_that_is_random_is_refused(module):
-    """Its noise was taken for an effect: that of uniform attention was unnoticed among the noise of exact attention."""
-    module("mine", OUTPUTS)
-    said = refused("model mine:noisy --maps none --methods clusters -R 4 --out out")
-    assert "mine:noisy returns another output for the same input: turn off its dropout, noise or memory" in said
 
 
 def test_classes_that_are_masked_change_no_effect(module):

@@ -343,6 +343,7 @@ def test_a_run_that_ended_before_its_first_draw_may_be_replaced():
     sweep(small_scenario(), "run")
     for part in parts():
         part.unlink()
+    change_manifest("run", complete=False)
     assert sweep(small_scenario(trials=4), "run").manifest["complete"]
 
 

@@ -104,6 +104,8 @@ def module_digest(model: Any) -> str:
     """The sha256 of a module's parameters and buffers: their names, and their values as float32 or integers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if not isinstance(tensor, torch.Tensor):  # of get_extra_state
+            continue
         numbers = tensor.detach().cpu()
         digest.update(name.encode())
         digest.update((numbers.float() if numbers.is_floating_point() else numbers).contiguous().numpy().tobytes())
