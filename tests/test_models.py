@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from favorbench.models.interface import additive, intercept_attention, kind_of  # noqa: E402
-from favorbench.models.load import load, read_texts, tokenise, weights_digest  # noqa: E402
+from favorbench.models.load import Loaded, load, read_texts, tokenise, weights_digest  # noqa: E402
 from tests.command_line import run  # noqa: E402
 from tests.small_models import small_folder  # noqa: E402
 
@@ -189,6 +189,18 @@ def test_a_folder(folder, tmp_path):
         tokenise(loaded, files, 33)
     with pytest.raises(InputError, match="two tokens or more"):
         tokenise(loaded, files, 1)
+
+
+def test_positions_that_begin_behind_that_of_padding_leave_room_for_fewer_tokens():
+    config = transformers.RobertaConfig(
+        vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=12, pad_token_id=1,
+    )  # fmt: skip
+    loaded = Loaded(transformers.RobertaModel(config).eval(), None, "roberta", "", causal=False)
+    assert loaded.limit == 10
+    assert loaded.model(torch.full((1, 10), 5)).last_hidden_state.shape == (1, 10, 8)
+    with pytest.raises((IndexError, RuntimeError)):
+        loaded.model(torch.full((1, 11), 5))
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text():
