@@ -325,7 +325,9 @@ def test_a_causal_model_with_calibrated_maps(folder):
         column = {"of_relative_error": "head_error"}.get(name, "head_after_projection")
         direct = spearmanr(predicted.points[column], predicted.points["effect"]).statistic
         assert abs(getattr(predicted, name) - direct) < 1e-12
-    assert f"|W_O error| / |h| (Spearman {predicted.of_projected_error:.2f})" in " ".join(sentences(found))
+    assert f"{predicted.of_projected_error:.2f} of |W_O error| / |h|" in " ".join(sentences(found))
+    against = predicted._replace(of_projected_error=-0.3, of_relative_error=float("nan")).sentence
+    assert "goes with" not in against and ": -0.30 of |W_O error| / |h|, over" in against
 
     files = style.write(figures.charts(found), Path("figures"))
     assert {file.stem for file in files} == {"effect", "hidden-error", "one-layer", "heads"}

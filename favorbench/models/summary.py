@@ -261,9 +261,10 @@ class Predictions(NamedTuple):
         named = {
             "|W_O error| / |h|": self.of_projected_error, "the relative error of its heads": self.of_relative_error
         }  # fmt: skip
-        parts = [f"with {name} (Spearman {value:.2f})" for name, value in named.items() if not np.isnan(value)]
+        parts = [f"{value:.2f} of {name}" for name, value in named.items() if not np.isnan(value)]
         over = f"over {len(self.points)} points (layer, text, estimator, size, draw)"
-        return f"the effect of a layer replaced alone goes {' and '.join(parts)}, {over}" if parts else ""
+        of_layers = "rank correlation (Spearman) with the effect of a layer replaced alone"
+        return f"{of_layers}: {' and '.join(parts)}, {over}" if parts else ""
 
 
 def predictions(results: ModelResults) -> Predictions | None:
