@@ -398,11 +398,11 @@ def _check_texts(search: ModelSearch, about: WholeModel) -> None:
     if (needed := search.candidate_rule.fewest_draws()) > (count := len(search.evaluator.texts)):
         chosen = f"; {about.chosen_on} more are for the settings per head" * bool(about.chosen_on)
         size = f"of {about.length} tokens " if about.length else ""
-        once = ", where equal ones count once" * bool(about.length)
+        once, length = (words * bool(about.length) for words in (", where equal ones count once", "`length`, "))
         raise ScenarioError(
             f"`probability` {search.rule.probability:g} at this `confidence` takes {needed} {about.draws} that "
             f"all hit, for {counted(len(search.candidates), 'candidate')}; {size}there are {count}{once}{chosen}: give "
-            f"more {about.draws}, fewer `methods` and `maps`, or a smaller `length`, `probability` or `confidence`"
+            f"more {about.draws}, fewer `methods` and `maps`, or a smaller {length}`probability` or `confidence`"
         )
 
 
