@@ -932,7 +932,8 @@ def test_mistakes_about_models_with_inputs(texts, module):
     module("vision", VISION)
     ask = "recommend --model vision:states"
     assert "returns its own inputs: leave --text and" in refused(f"{ask} --text {texts[0]}")
-    assert "that all hit, for" in (said := refused(ask)) and "there are 16: give more inputs" in said and "-L" not in said
+    said = refused(ask)
+    assert "that all hit, for" in said and "there are 16: give more inputs" in said and "-L" not in said
     assert "input 16 equals input 0, and would count as another" in refused("recommend --model vision:twice")
     assert "its inputs have several shapes" in refused("recommend --model vision:uneven")
     assert "favorbench: Linear: no attention call was found" in refused("recommend --model vision:linear")
