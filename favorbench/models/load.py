@@ -176,7 +176,7 @@ class Loaded:
         known = [getattr(getattr(self.model, "config", None), "max_position_embeddings", None)]
         known.append(getattr(self.tokenizer, "model_max_length", None))
         for module in self.model.modules():  # positions of RoBERTa begin behind that of padding
-            positions = getattr(module, "position_embeddings", None)
+            positions: Any = getattr(module, "position_embeddings", None)
             if (padding := getattr(positions, "padding_idx", None)) is not None:
                 known.append(positions.num_embeddings - padding - 1)
         limits = [int(limit) for limit in known if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT]
