@@ -105,12 +105,9 @@ def times(
 
 def _step(clock: Callable[[], float]) -> float:
     """The seconds by which a clock advances: a microsecond of CPU time on Linux, 16 ms on Windows."""
-    before = start = clock()
-    while start == before:
-        start = clock()
-    end = start
-    while end == start:
-        end = clock()
+    start = clock()
+    while (end := clock()) == start:
+        pass
     return end - start
 
 
