@@ -124,6 +124,7 @@ def test_a_module_may_write_its_output_into_one_tensor(module):
 
 
 OUTPUTS = """
+import threading
 import types
 import torch
 
@@ -144,6 +145,22 @@ def plain(): return of(lambda x: x)
 def stateful():
     Attention.get_extra_state = lambda self: {"calls": 1}
     return plain()
+def without_states(): return of(lambda x: types.SimpleNamespace(logits=x[0], last_hidden_state=None))
+def spectral():
+    model, inputs = plain()
+    model.factor = torch.nn.Parameter(torch.tensor(1j))
+    pairs = lambda x: torch.view_as_complex(x.unflatten(-1, (2, 2)))
+    model.output = lambda x: torch.view_as_real(pairs(x) * model.factor).flatten(-2)
+    return model, inputs
+def sparse():
+    model, inputs = plain()
+    model.register_buffer("edges", torch.eye(16).to_sparse())
+    model.output = lambda x: (model.edges @ x[0, 0])[None, None]
+    return model, inputs
+def locked():
+    model, inputs = plain()
+    model.lock = threading.Lock()
+    return model, inputs
 def noisy(): return of(lambda x: torch.nn.functional.dropout(x, 0.1))
 def score(): return logits(lambda x: x[..., 0, :1])
 def curve(): return of(lambda x: x[0, ..., :1])
@@ -170,6 +187,35 @@ def test_a_state_that_is_no_tensor_is_no_weight(module):
     module("mine", OUTPUTS)
     code, _, err = run("model mine:stateful --maps none --methods clusters -R 4 --draws 1 --no-heads --out out")
     assert code == 0, err
+
+
+@pytest.mark.filterwarnings("default:.*bfloat16")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "without_states",  # "returns SimpleNamespace without logits or last_hidden_state"
+        "spectral",  # "is quantised (factor is torch.complex64)"
+        "sparse",  # an unexpected RuntimeError, of the digest of its weights
+    ],
+)
+def test_modules_that_are_refused_no_longer(module, name):
+    """Each was refused for a reason that is not so."""
+    module("mine", OUTPUTS)
+    code, printed, err = run(f"model mine:{name} --maps none --methods clusters -R 4 --draws 1 --json --out out")
+    assert code == 0, err
+    found = {line["estimator"]: line["effect"] for line in json.loads(printed)["lines"]}
+    assert found["exact"] == 0 < found["clusters"] < found["uniform"]
+    model, inputs = importlib.import_module("mine").__dict__[name]()
+    assert fb.capture(model, inputs[:1]).query.shape == (1, 16, 4)
+
+
+@pytest.mark.filterwarnings("default:.*bfloat16")
+def test_a_module_that_cannot_be_copied_is_not_compared_with_bfloat16(module):
+    """It ended in an unexpected TypeError, of copying its lock."""
+    module("mine", OUTPUTS)
+    code, printed, err = run("model mine:locked --maps none --methods clusters -R 4 --draws 1 --no-heads --out out")
+    assert code == 0 and "not compared with it: TypeError: cannot pickle '_thread.lock' object" in " ".join(err.split())
+    assert "uniform" in printed and "model in bfloat16" not in printed
 
 
 @pytest.mark.parametrize("name", ["score", "curve"])

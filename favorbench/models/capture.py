@@ -239,11 +239,12 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
             self.module = loaded.model
 
         def forward(self, number: Any, **_: Any) -> Any:
-            like = next(self.parameters(), number.float())
+            like = next(filter(torch.is_floating_point, self.parameters()), number.float())
             item = _mapped(partial(_like, like), given[int(number)])
             output = _call_named(self.module, loaded.name, item)
             logits = getattr(output, "logits", None)
-            states = getattr(output, "last_hidden_state", output if logits is None else logits)
+            states = getattr(output, "last_hidden_state", None)
+            states = states if states is not None else output if logits is None else logits
             if not isinstance(states, torch.Tensor) or not isinstance(logits, torch.Tensor | None):
                 raise ModelError(f"{loaded.name} returns {type(output).__name__} without logits or last_hidden_state")
             if logits is not None and logits.ndim > 3:

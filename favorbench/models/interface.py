@@ -309,7 +309,8 @@ def check_plain(model: Any) -> None:
         home = type(parameter.data).__module__
         if parameter.is_meta:
             raise ModelError(f"{type(model).__name__} has no weights ({name} is on the meta device): load them first")
-        if not parameter.is_floating_point() or parameter.dtype.itemsize < 2 or home.startswith("torchao"):
+        numbers = parameter.is_floating_point() or parameter.is_complex()
+        if not numbers or parameter.dtype.itemsize < 2 or home.startswith("torchao"):
             raise ModelError(f"{type(model).__name__} is quantised ({name} is {parameter.dtype}): pass it unquantised")
 
 

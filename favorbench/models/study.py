@@ -319,7 +319,7 @@ class MeasuredModel:
         if isinstance(replacement, Bfloat16Model):
             try:
                 return run(self._bfloat16, tokens)
-            except (EstimatorError, RuntimeError) as error:
+            except (EstimatorError, RuntimeError, TypeError) as error:  # TypeError: it cannot be copied
                 why = reason_of(error.__cause__ or error)
                 raise NotInBfloat16(
                     f"{self.loaded.name} does not run in bfloat16, and is not compared with it: {why}"
