@@ -763,6 +763,9 @@ def padded():
 def second():
     model, (given,) = padded()
     return model, [{name: part[1:] for name, part in given.items()}]
+def in_order():
+    model, (given,) = second()
+    return model, [tuple(given.values())]
 def cut():
     model, (given,) = second()
     return model, [{"input_ids": given["input_ids"][:, :10]}]
@@ -892,12 +895,13 @@ def test_the_effect_of_a_replacement_does_not_count_padding(module):
     assert_allclose(rows.loc["uniform", "head_error"], np.sqrt(error / exact), rtol=1e-4)
 
 
-def test_effects_of_a_padded_input_are_those_of_the_input_alone(module):
-    """Padding keeps the model's own output: the mean over it, too, made every effect smaller."""
+@pytest.mark.parametrize("padded", ["second", "in_order"])
+def test_effects_of_a_padded_input_are_those_of_the_input_alone(padded, module):
+    """Padding keeps the model's own output: the mean over it, too, made every effect smaller. Also of a tuple."""
     module("vision", VISION)
-    for name in ("second", "cut"):
+    for name in (padded, "cut"):
         printed(f"model vision:{name} --maps none --methods clusters -R 4 --draws 1 --no-heads -q --out {name}")
-    both = (measurements(name).query("estimator in ['uniform', 'clusters', 'removed']") for name in ("second", "cut"))
+    both = (measurements(name).query("estimator in ['uniform', 'clusters', 'removed']") for name in (padded, "cut"))
     one, other = (rows.sort_values("estimator") for rows in both)
     for effect in ("embedding_loss", "hidden_error"):
         assert_allclose(np.vstack(one[effect]), np.vstack(other[effect]), rtol=1e-3)

@@ -273,9 +273,11 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
 
 def _without_padding(module: Any, given: Any, part: Any) -> Any:
     """The positions of an output that the attention_mask of its input does not declare as padding (0)."""
+    if isinstance(given, tuple):
+        given = dict(zip(inspect.signature(module.forward).parameters, given, strict=False))
     decoder = "decoder_" * getattr(getattr(module, "config", None), "is_encoder_decoder", False)
     mask = given.get(f"{decoder}attention_mask") if isinstance(given, Mapping) else None
-    if mask is None or part is None or part.ndim != 3 or mask.shape != part.shape[:2]:
+    if part is None or part.ndim != 3 or getattr(mask, "shape", None) != part.shape[:2]:
         return part
     return part[mask != 0]
 
