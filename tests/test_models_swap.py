@@ -610,6 +610,25 @@ class Given(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(*arrays, **keywords)
 
 
+class Pruned(torch.nn.Module):
+    """Hides the last tokens from its second layer, in the mask that the first one had."""
+
+    def forward(self, x):
+        attention, mask = torch.nn.functional.scaled_dot_product_attention, x.new_zeros(1, 1, 1, 8)
+        x = attention(x, x, x, mask)
+        mask[..., 5:] = -torch.inf
+        return attention(x, x, x, mask)[:, :, :5]
+
+
+def test_a_mask_that_is_changed_in_place_is_another_mask():
+    """The second layer saw the hidden keys, as the first one did."""
+    x = torch.randn(2, 4, 8, 4, dtype=torch.float64)
+    with replace_attention(model := Pruned(), method="exact"):
+        assert difference(model(x), Pruned()(x)) < TOLERANCE
+    whole = torch.nn.functional.scaled_dot_product_attention(*[Given()(x, x, x)] * 3)[:, :, :5]
+    assert difference(whole, Pruned()(x)) > CLEAR
+
+
 def test_masks_of_windows_are_left_by_name():
     x, mask = torch.randn(2, 5, 4, 8, 4), torch.arange(320).view(5, 1, 8, 8) % 7 > 0
     with pytest.raises(InputError, match="replaced by exact: Given: its mask is 'other'"):  # noqa: SIM117

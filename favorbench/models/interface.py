@@ -141,7 +141,7 @@ class AttentionHook:
         self.repeats: Counter[Any] = Counter()
         self.in_pass: set[Any] = set()
         self.answering = False
-        self._kinds: list[tuple[Any, Kind]] = []
+        self._kinds: list[tuple[Any, Any, Kind]] = []
         self._thread = threading.get_ident()
 
     def unheard(self) -> list[str]:
@@ -184,11 +184,12 @@ class AttentionHook:
             return "full"
         if mask.is_inference():  # has no version
             return kind_of(mask, (n, length))
-        for known, kind in self._kinds:
-            if _identity(known) == _identity(mask):
+        identity = _identity(mask)
+        for _, known, kind in self._kinds:
+            if known == identity:
                 return kind
         kind = kind_of(mask, (n, length))
-        self._kinds = [(mask, kind), *self._kinds[:1]]
+        self._kinds = [(mask, identity, kind), *self._kinds[:1]]
         return kind
 
     def enter(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
