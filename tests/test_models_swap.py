@@ -531,12 +531,25 @@ def test_a_reentrant_checkpoint_is_refused_before_gradients_are_computed_after_t
         torch.utils.checkpoint.checkpoint(model, x.detach(), use_reentrant=True)
 
 
-def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_two_inputs():
+class Splitter(Reader):
+    """The same, by a module inside that is given the heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.core = Given()
+
+    def forward(self, x, memory=None, mask=None):
+        query, memory = x[:, None], (x if memory is None else memory)[:, None]
+        return self.core(query, memory, memory, attn_mask=mask)[:, 0]
+
+
+@pytest.mark.parametrize("kind", [Reader, Splitter])
+def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_two_inputs(kind):
     tokens, memory = torch.randn(2, 2, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mask = mask_of(2, 1, 1, 8, hidden=(..., slice(5, 8)))
     for first, second in ((tokens, memory), (tokens, tokens), (tokens, None)):
-        own = Reader()(first, memory=second, mask=mask)
-        with replace_attention(model := Reader(), method="exact"):
+        own = kind()(first, memory=second, mask=mask)
+        with replace_attention(model := kind(), method="exact"):
             output = model(first, memory=second, mask=mask)
         assert difference(output, own) < TOLERANCE
         with replace_attention(model, method="removed"):
