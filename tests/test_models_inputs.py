@@ -209,6 +209,50 @@ def test_modules_that_are_refused_no_longer(module, name):
     assert fb.capture(model, inputs[:1]).query.shape == (1, 16, 4)
 
 
+PADDED = """
+import torch
+
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, mask):
+        attention, x = torch.nn.functional.scaled_dot_product_attention, x[:, None]
+        return self.linear(attention(x, x, x, mask[:, None, None]))[:, 0]
+
+class Named(Masked):
+    def forward(self, x, attention_mask):
+        return super().forward(x, attention_mask)
+
+class Memory(Masked):
+    def forward(self, x, memory, mask):
+        attention, (query, key) = torch.nn.functional.scaled_dot_product_attention, (x[:, None], memory[:, None])
+        return self.linear(attention(query, key, key, mask[:, None, None]))[:, 0]
+
+def of(kind, *more):
+    torch.manual_seed(0)
+    mask = torch.arange(16) < torch.tensor([[16], [5]])
+    return kind(), [(torch.randn(2, 16, 4), *more, mask)]
+
+def masked(): return of(Masked)
+def named(): return of(Named)
+def memory(): return of(Memory, torch.randn(2, 16, 4))
+"""
+
+
+@pytest.mark.filterwarnings("default:.*padding")
+@pytest.mark.parametrize("name", ["masked", "named", "memory"])
+def test_padding_that_counts_is_said(module, name):
+    """Its exact output made effects smaller without a word. All queries on a padded memory are tokens."""
+    module("mine", PADDED)
+    code, _, err = run(f"model mine:{name} --maps none --methods clusters -R 4 --draws 1 --no-heads --out out")
+    assert code == 0, err
+    assert ("counts padding, whose output stays exact, so that it seems smaller" in " ".join(err.split())) == (
+        name == "masked"
+    ), err
+
+
 @pytest.mark.filterwarnings("default:.*bfloat16")
 def test_a_module_that_cannot_be_copied_is_not_compared_with_bfloat16(module):
     """It ended in an unexpected TypeError, of copying its lock."""

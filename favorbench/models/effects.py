@@ -141,6 +141,11 @@ class ModelLayer:
         return self.parts or (self.shape,) * self.batch
 
     @property
+    def queries(self) -> int:
+        """The number of queries that are not padding, of all items."""
+        return sum(shape.n for shape in self.shapes)
+
+    @property
     def multiplications(self) -> float:
         """Multiplications of exact attention in all its heads."""
         return self.heads * sum(map(exact_multiplications, self.shapes))

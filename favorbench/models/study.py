@@ -174,6 +174,7 @@ class MeasuredModel:
         self._references: dict[str, Reference] = {}
         self._fitted: dict[Replacement, Replacement] = {}
         self._check_repeats()
+        self._check_padding()
 
     def _check_repeats(self) -> None:
         """Raise ModelError for a user's module that draws noise, or keeps a state: each effect would include it."""
@@ -186,6 +187,18 @@ class MeasuredModel:
                 f"{self.loaded.name} returns another output for the same input: turn off its dropout, noise or memory "
                 "(F.dropout(x, p) needs training=self.training)"
             )
+
+    def _check_padding(self) -> None:
+        """Warn where the output of a user's module has as many positions as its attention has with padding."""
+        for text, layers in self.layers.items() if self.loaded.inputs is not None else ():
+            if cut := {layer.batch * layer.shape.n for layer in layers if layer.queries < layer.batch * layer.shape.n}:
+                if len(self.reference(text).hidden[-1]) in cut:
+                    warnings.warn(
+                        f"{self.loaded.name}: its effect counts padding, whose output stays exact, so that it seems "
+                        "smaller: name the mask attention_mask, with 0 for padding",
+                        stacklevel=2,
+                    )
+                return
 
     def _check(self) -> None:
         """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""
