@@ -208,20 +208,27 @@ def test_nothing_that_was_sent_remains_on_workers(processes, rng):
         assert {info.currsize for info in client.run(load_bundle.cache_info).values()} == {0}
 
 
-def test_a_worker_that_differs_is_left_out_and_named(tmp_path_factory, monkeypatch):
+@pytest.mark.parametrize("file", ["of_two.py", "site-packages/of_two/inner.py"])
+def test_a_worker_that_differs_is_left_out_and_named(tmp_path_factory, monkeypatch, file):
+    """Also in a file of an installed package that the named module imports."""
     here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
     for folder, factor in ((here, 1), (there, 2)):
-        (folder / "of_two.py").write_text(f"def mine(query, key, value, size, rng):\n    return 0 * query + {factor}\n")
-    monkeypatch.syspath_prepend(str(here))
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(f"def mine(query, key, value, size, rng):\n    return 0 * query + {factor}\n")
+        if file.endswith("inner.py"):
+            (folder / file).with_name("__init__.py").write_text("from of_two.inner import mine\n")
+    here, there = (str((folder / file.partition("of_two")[0]).resolve()) for folder in (here, there))
+    monkeypatch.syspath_prepend(here)
     left_out, scenario = [], small_scenario(methods="of_two:mine")
     with cluster("c", 0) as processes:
-        processes.worker(PYTHONPATH=os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")]))
-        processes.worker(PYTHONPATH=os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")]))
+        for folder in (there, here):
+            processes.worker(PYTHONPATH=os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
         processes.wait_for_workers(2)
         with Cluster(processes.address, say=left_out.append) as place:
             found = sweep(scenario, "run", workers=place)
     same(sweep(scenario, "alone"), found)
-    sys.modules.pop("of_two", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "of_two"]:
+        del sys.modules[name]
     assert len(left_out) == 1
     assert re.fullmatch(
         r"worker tcp:\S+: of_two \w{8} there, \w{8} here; install the same; it is left out", left_out[0]

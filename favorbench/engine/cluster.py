@@ -38,7 +38,7 @@ from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
-from favorbench.users import modules_here
+from favorbench.users import modules_here, sources_of
 
 Value = TypeVar("Value")
 
@@ -457,18 +457,26 @@ def _compare(versions: tuple[tuple[str, str], ...]) -> None:
 
 
 def _version(name: str) -> str:
-    """The version of a library; of favorbench and of modules of the user's, with a digest of their files."""
+    """The version of a library; of favorbench and of modules of the user's, with a digest of their files.
+
+    Those of a module are all of its package, and what it imports from beside it.
+    """
     if name == "python":  # functions are sent as its byte code
         return ".".join(platform.python_version_tuple()[:2])
     if name == "favorbench":
         return f"{VERSION} (files {_digest(*sorted(Path(__file__).resolve().parents[1].rglob('*.py')))})"
-    if name in ("numpy", "scipy", "torch"):
-        return importlib.metadata.version(name)
+    if (library := name.partition(".")[0]) in ("numpy", "scipy", "torch"):
+        return importlib.metadata.version(library)
     try:
         file = getattr(importlib.util.find_spec(name), "origin", None)
     except (ImportError, ValueError):
         file = None
-    return _digest(Path(file)) if file else "(not installed)"
+    if not file:
+        return "(not installed)"
+    package = importlib.util.find_spec(name.partition(".")[0])
+    folders = getattr(package, "submodule_search_locations", None) or ()
+    files = {*sources_of(name, Path(file)), *(path for folder in folders for path in Path(folder).rglob("*.py"))}
+    return _digest(*sorted(files))
 
 
 @functools.cache
