@@ -83,11 +83,16 @@ def _installed(file: Path) -> bool:
 
 
 def sources_of(name: str, file: Path) -> dict[Path, bytes]:
-    """The source of a module, then those of its packages and of what they import from the same folder, by path."""
+    """The source of a module, then those of its packages and of what they import from the same folder, by path.
+
+    Of an installed one, those of its package: what lies beside that is all that is installed.
+    """
     depth = name.count(".") + (file.stem == "__init__")
     root = [file.parent, *file.parents][: depth + 2][-1]
     sources, waiting = {file: file.read_bytes()}, [file]
-    while waiting and not _installed(file) and file.suffix == ".py":
+    if _installed(file):
+        return sources | {path: path.read_bytes() for path in sorted((root / name.partition(".")[0]).rglob("*.py"))}
+    while waiting and file.suffix == ".py":
         importer = waiting.pop(0)
         folders, names = importer.relative_to(root).parts, [tuple(name.split("."))]
         names += [(*folders[:-level], *parts) if level else parts for level, parts in _imports(sources[importer])]

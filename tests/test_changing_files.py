@@ -162,13 +162,19 @@ def test_a_run_notices_an_edit_of_what_its_module_imports(module, edited):
         digest()
 
 
-def test_of_an_installed_module_its_own_file_counts_alone():
-    """What lies beside it is all that is installed."""
+def test_of_an_installed_module_its_package_counts_alone():
     for folder, files in (("dist-packages", 1), ("elsewhere", 2)):
         Path(folder).mkdir()
         Path(folder, "large.py").write_text("", encoding="utf-8")
         Path(folder, "using.py").write_text("import large\n", encoding="utf-8")
         assert len(sources_of("using", Path(folder, "using.py").resolve())) == files
+        package = Path(folder, "package").resolve()
+        package.mkdir()
+        (package / "__init__.py").write_text("from package.inner import f\nimport large\n", encoding="utf-8")
+        (package / "inner.py").write_text("", encoding="utf-8")
+        for name, file in (("package", "__init__.py"), ("package.inner", "inner.py")):
+            assert {*sources_of(name, package / file)} >= {package / "__init__.py", package / "inner.py"}
+            assert len(sources_of(name, package / file)) == files + 1
 
 
 @pytest.mark.slow

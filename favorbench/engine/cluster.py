@@ -457,10 +457,7 @@ def _compare(versions: tuple[tuple[str, str], ...]) -> None:
 
 
 def _version(name: str) -> str:
-    """The version of a library; of favorbench and of modules of the user's, with a digest of their files.
-
-    Those of a module are all of its package, and what it imports from beside it.
-    """
+    """The version of a library; of favorbench and of modules of the user's, with a digest of their files."""
     if name == "python":  # functions are sent as its byte code
         return ".".join(platform.python_version_tuple()[:2])
     if name == "favorbench":
@@ -471,12 +468,7 @@ def _version(name: str) -> str:
         file = getattr(importlib.util.find_spec(name), "origin", None)
     except (ImportError, ValueError):
         file = None
-    if not file:
-        return "(not installed)"
-    package = importlib.util.find_spec(name.partition(".")[0])
-    folders = getattr(package, "submodule_search_locations", None) or ()
-    files = {*sources_of(name, Path(file)), *(path for folder in folders for path in Path(folder).rglob("*.py"))}
-    return _digest(*sorted(files))
+    return _digest(*sources_of(name, Path(file))) if file else "(not installed)"
 
 
 @functools.cache
