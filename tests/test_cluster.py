@@ -1,5 +1,6 @@
 """Sweeps on a Dask cluster: the same bits as in one process, with nothing shared but a port, and clear refusals."""
 
+import importlib
 import json
 import logging
 import os
@@ -184,6 +185,24 @@ def test_an_installed_module_that_differs_is_refused(processes, monkeypatch, tmp
     with pytest.raises(WorkerError, match=r"worker tcp.*: somewhere_else \(not installed\) there, .* here"):
         sweep(small_scenario(methods="somewhere_else:mine"), "run", cluster=processes.address)
     sys.modules.pop("somewhere_else", None)
+
+
+def test_an_installed_module_that_is_edited_is_refused_by_workers_that_run_the_old_one(monkeypatch, tmp_path_factory):
+    """Its file is the same there and here, but a worker does not import it anew."""
+    installed = tmp_path_factory.mktemp("installed")
+    code = "def mine(query, key, value, size, rng):\n    return 0 * query + {}\n"
+    (installed / "edited_later.py").write_text(code.format(1))
+    monkeypatch.syspath_prepend(str(installed))
+    scenario = small_scenario(methods="edited_later:mine")
+    with cluster("c", 0) as processes:
+        processes.worker(PYTHONPATH=os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")]))
+        processes.wait_for_workers(1)
+        sweep(scenario, "old", cluster=processes.address)
+        (installed / "edited_later.py").write_text(code.format(20))
+        importlib.reload(sys.modules["edited_later"])
+        with pytest.raises(WorkerError, match=r"worker tcp.*edited_later\.py has changed since Python imported it"):
+            sweep(scenario, "new", cluster=processes.address)
+    sys.modules.pop("edited_later", None)
 
 
 @pytest.mark.parametrize("name", ["numpy", "favorbench"])

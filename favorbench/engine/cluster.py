@@ -5,7 +5,6 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
 import io
 import json
 import logging
@@ -38,7 +37,8 @@ from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
-from favorbench.users import modules_here, sources_of
+from favorbench.registry import module_digest
+from favorbench.users import modules_here
 
 Value = TypeVar("Value")
 
@@ -408,7 +408,7 @@ def _pack(
         for name in registered:
             cloudpickle.unregister_pickle_by_value(modules[name])
     names = {part.partition("(")[0].strip() for spec in specs for part in re.split("[:/]", spec)}
-    installed = names & set(sys.modules) - modules.keys()
+    installed = names & set(sys.modules) - modules.keys() - {"__main__"}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed))}
 
@@ -452,7 +452,11 @@ def machine_of_worker(backend: Backend, versions: Mapping[str, str]) -> dict[str
 def _compare(versions: tuple[tuple[str, str], ...]) -> None:
     """In a worker: raise OtherVersion where a version there is not that of here."""
     for name, here in versions:
-        if (there := _version(name)) != here:
+        try:
+            there = _version(name)
+        except ScenarioError as error:  # a module that this worker has imported before it was edited
+            raise OtherVersion(str(error)) from None
+        if there != here:
             raise OtherVersion(f"{name} {there} there, {here} here; install the same")
 
 
@@ -465,10 +469,9 @@ def _version(name: str) -> str:
     if (library := name.partition(".")[0]) in ("numpy", "scipy", "torch"):
         return importlib.metadata.version(library)
     try:
-        file = getattr(importlib.util.find_spec(name), "origin", None)
-    except (ImportError, ValueError):
-        file = None
-    return _digest(*sources_of(name, Path(file))) if file else "(not installed)"
+        return (module_digest(name) or "")[:8]
+    except ImportError:
+        return "(not installed)"
 
 
 @functools.cache
