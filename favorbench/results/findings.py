@@ -172,7 +172,7 @@ def _first_to_win(results: RunData, floor: float, estimators: pd.DataFrame) -> s
         named = ", ".join(f"{name} ({count} features)" if count else name for name, count in features.items())
         parts.append(f"{'Also' if len(sized) else 'Beating uniform attention'}, without an R: {named}.")
     if never := sorted(set(estimators["estimator"]) - set(winning["estimator"])):
-        parts.append(f"Never,{up_to}: {', '.join(never)}.")
+        parts.append(f"Never detectably{up_to and f',{up_to}'}: {', '.join(never)}.")
     return " ".join(parts)
 
 
@@ -227,7 +227,7 @@ def less_in_words(ratio: float) -> str:
 
 
 def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFrame) -> str:
-    """Estimators that, at the largest size, are no better than softmax over a random sample of the keys."""
+    """Name the estimators that, at the largest size, are not detectably better than softmax over random keys."""
     chosen = at_largest_size(results, compared(cell))
     sampled = at_largest_size(results, cell[cell["estimator"] == "sampled-keys"], chosen)
     if sampled.empty or chosen[size_axis(results)].isna().all():
@@ -238,9 +238,9 @@ def _against_random_keys(results: RunData, trials: pd.DataFrame, cell: pd.DataFr
     sample = "random keys at this cost" if results.scenario.budget == "cost" else "as many random keys"
     keys = f"softmax over {sample} (sampled-keys)"
     if len(losing) in (0, len(chosen)):
-        return f" {'None is' if losing else 'All are'} better than {keys}."
+        return f" {'None is detectably' if losing else 'All are'} better than {keys}."
     names = ", ".join(losing) if len(losing) <= MAX_NAMES else f"{len(losing)} of {len(chosen)} estimators"
-    return f" No better than {keys}: {names}."
+    return f" Not detectably better than {keys}: {names}."
 
 
 def _orthogonal_against_iid(results: RunData, trials: pd.DataFrame) -> str:
