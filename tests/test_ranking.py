@@ -23,7 +23,7 @@ from favorbench.results.tables import rounding_level
 from favorbench.run import sweep
 from favorbench.statistics import sign_test
 from tests.command_line import check_refused, run
-from tests.conftest import small_scenario
+from tests.conftest import random_heads, small_scenario
 from tests.test_heads import of_heads
 
 PAIRS = list(itertools.combinations(range(6), 2))
@@ -250,6 +250,25 @@ def test_a_difference_on_half_of_the_heads_is_none_over_heads(wins, differ):
     (found,) = rankings_over_heads(results._replace(summary=summary))
     a, b = (set(row.groups) for row in found.rows if row.estimator in ("clusters", "multipole"))
     assert bool(a & b) != differ
+
+
+@pytest.mark.parametrize(("wins", "differ"), [(12, True), (9, False)])
+def test_texts_of_one_head_are_not_heads(wins, differ):
+    """A difference on 9 of 12 heads may be chance, also where it is seen on three texts of each: 27 of 36."""
+    rng, shape = np.random.default_rng(0), (12, 3)
+    layer, text = (np.broadcast_to(numbers, shape) for numbers in (np.arange(12)[:, None], np.arange(3)))
+    np.savez("texts.npz", **random_heads(rng, *shape, 8, 4), layer=layer, head=0 * layer, text=text)
+    asked = {"methods": "clusters,nystrom", "maps": "none", "baselines": "uniform", "inputs": "texts.npz"}
+    results = sweep(small_scenario(seq_len=None, head_dim=None, num_projections="4", trials=1, **asked), "run")
+    summary = results.summary.copy()
+    layers = summary["head"].str.extract(r"L(\d+)")[0].astype(int)
+    summary["mse_median"] = np.where(summary["estimator"] == "uniform", 3.0, np.where(layers < wins, 0.5, 2.0))
+    summary.loc[summary["estimator"] == "nystrom", "mse_median"] = 1.0
+    (found,) = rankings_over_heads(results._replace(summary=summary))
+    a, b = (set(row.groups) for row in found.rows if row.estimator != "uniform")
+    assert a.isdisjoint(b) == differ
+    assert found.title.startswith("12 heads on 3 texts of texts.npz,") and found.heads == 36
+    assert "12 heads on 3 texts" in run("table", "run")[1]
 
 
 def test_rounding_on_both_sides_is_a_tie_over_heads():

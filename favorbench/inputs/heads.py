@@ -247,6 +247,13 @@ def _labels(leading: tuple[int, ...], arrays: Mapping[str, Stored], about: Mappi
     return tuple(f"h{i}" for i in range(math.prod(leading)))
 
 
+def head_and_text(label: str) -> tuple[str, str]:
+    """The head and the text in "L0H5@text", or in "b3h5": each member of a batch is a text."""
+    batch = re.fullmatch(r"(b\d+)(h\d+)", label)
+    head, _, text = label.partition("@")
+    return (batch[2], batch[1]) if batch else (head, text)
+
+
 def _integers(array: Stored | None, leading: tuple[int, ...]) -> Sequence[int]:
     """The integers of an array with one for each head, from 0 to 10^6; empty for any other array."""
     if array is None or array.shape != leading or np.dtype(array.numpy_type).kind not in "iu":

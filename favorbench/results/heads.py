@@ -11,6 +11,7 @@ import pandas as pd
 from favorbench.engine.columns import CELL, ESTIMATOR, describe_cell
 from favorbench.errors import ScenarioError
 from favorbench.formats import counted, format_value, percent
+from favorbench.inputs.heads import head_and_text
 from favorbench.metrics import EFFECT, METRICS
 from favorbench.parameters import check_name
 from favorbench.registry import nearest, split_list
@@ -51,6 +52,8 @@ _LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
 
 #: Why an effect, which is of the attention that the model computes itself, may be missing (NaN).
 EFFECT_NEEDS = "it needs gradients, all tokens and query rows, scales of 1 and the mask of the model"
+
+EACH_TEXT = "A head counts once for each text"
 
 LARGE = 0.1  # of nats or 1 - cosine: a second-order prediction of more is rough
 
@@ -157,8 +160,9 @@ def quartiles(ratio: np.ndarray) -> tuple[float, float, float]:
 
 def populations(results: RunData, metric: str = "mse") -> list[Population]:
     """The populations of heads of a run: those with the same input, scale, lengths and so on."""
+    labels = {population_of(rows.iloc[0]): rows["head"].unique() for rows in by_population(results.summary)}
     return [
-        Population(population_title(rows.iloc[0], count := int(rows["heads"].max())), count, rows)
+        Population(population_title(rows.iloc[0], labels[population_of(rows.iloc[0])]), int(rows["heads"].max()), rows)
         for rows in by_population(over_heads(results, metric))
     ]
 
@@ -194,10 +198,12 @@ def rows_of(results: RunData, rows: pd.DataFrame) -> list[dict[str, str]]:
 
 def legend(results: RunData) -> str:
     """The meaning of the columns of a table over heads."""
+    several = len({head_and_text(label)[1] for label in results.summary["head"]}) > 1
     text = (
         "For each head the median over draws, divided by that of uniform attention (the mean of V); then the median "
-        f"and the quartiles over heads. Worse: on how many heads uniform attention is better. {COST}"
+        "and the quartiles over heads. Worse: on how many heads uniform attention is better. "
     )
+    text += f"{EACH_TEXT}. " * several + COST
     return " ".join(filter(None, [text, what_r_means(results), bounds_in_words(results), *shortened_inputs(results)]))
 
 
@@ -250,7 +256,8 @@ def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects | None:
     """The sums of a population; None in a partial run without a draw of all heads."""
-    heads, summed = int(rows.groupby("text")["head"].nunique().max()), []
+    labels = max((part["head"].unique() for _, part in rows.groupby("text")), key=len)
+    heads, summed = len(labels), []
     draw = ["text", "trial", "nth"]
     for _, group in rows.groupby(_SIZED, sort=False, dropna=False):
         whole = group[group.groupby(draw)["head"].transform("size") == heads]  # a head on which it failed is missing
@@ -267,7 +274,7 @@ def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects | None:
     if not summed:
         return None
     frame = pd.DataFrame(summed).astype({"num_projections": "Int64", "budget": "Int64"})
-    return SummedEffects(population_title(rows.iloc[0], heads), heads, unit, frame.sort_values("sum_median"))
+    return SummedEffects(population_title(rows.iloc[0], labels), heads, unit, frame.sort_values("sum_median"))
 
 
 def effect_tables(results: RunData) -> list[Section]:

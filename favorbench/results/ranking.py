@@ -11,8 +11,9 @@ import pandas as pd
 
 from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import counted, format_value, percent
+from favorbench.inputs.heads import head_and_text
 from favorbench.metrics import METRICS
-from favorbench.results.heads import quartiles
+from favorbench.results.heads import EACH_TEXT, quartiles
 from favorbench.results.summary import (
     POPULATION,
     RunData,
@@ -50,6 +51,7 @@ class Ranking(NamedTuple):
     heads: int | None = None
     floor: float = 0.0
     enough_draws: bool = True  # over heads: to tell estimators of one head apart
+    distinct_heads: int = 0  # of ``heads``, which counts a head once for each text
 
     @property
     def rows(self) -> list[Any]:
@@ -160,6 +162,7 @@ def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
     ranks = values.rank(axis="columns")
     order = sorted(chosen.index, key=lambda i: (ranks[i].median(), ranks[i].mean()))
     chosen, values, ranks = chosen.loc[order], values[order], ranks[order]
+    of_head = pd.factorize(values.index.map(lambda label: head_and_text(label)[0]))[0]
     bound, sampler = chosen["estimator"].map(is_oracle).astype(bool), _or_none(chosen["sampler"])
     here = results.trials.merge(rows[list(CELL)].drop_duplicates(), on=list(CELL))
     alone = rankings(results._replace(trials=here, summary=rows), metric)
@@ -172,10 +175,10 @@ def _over_heads(results: RunData, rows: pd.DataFrame, metric: str) -> Ranking:
     frame = chosen[_ESTIMATOR].assign(
         sampler=sampler, rank=middle, rank_q25=low, rank_q75=high,
         first=_or_none(first.mask(bound)), best_group=_or_none(shares.mask(bound | (not enough))),
-        worse=values.gt(uniform, axis=0).sum(), groups=_groups([values[i].to_numpy() for i in order]),
+        worse=values.gt(uniform, axis=0).sum(), groups=_groups([values[i].to_numpy() for i in order], of_head),
     ).reset_index(drop=True)  # fmt: skip
-    title, cell = population_title(rows.iloc[0], len(values)), rows.iloc[0][POPULATION]
-    return Ranking(title, cell, frame, draws, len(values), 0.0, enough)
+    title, cell = population_title(rows.iloc[0], values.index), rows.iloc[0][POPULATION]
+    return Ranking(title, cell, frame, draws, len(values), 0.0, enough, int(of_head.max()) + 1)
 
 
 def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -192,11 +195,15 @@ def _by_head(results: RunData, rows: pd.DataFrame, metric: str) -> tuple[pd.Data
     return without_rounding(floored), chosen
 
 
-def _groups(columns: Sequence[np.ndarray]) -> Any:
-    """Groups without a detectable difference: sign tests of paired values, Holm over all pairs."""
+def _groups(columns: Sequence[np.ndarray], of_head: np.ndarray | None = None) -> Any:
+    """Groups without a detectable difference: sign tests of paired values, Holm over all pairs.
+
+    of_head: the head of each value; the texts of a head are one measurement, whose sign is that of most of them.
+    """
     pairs = list(itertools.combinations(range(len(columns)), 2))
     with np.errstate(invalid="ignore"):  # infinite errors of both: no difference
-        p_values = [sign_test(columns[i] - columns[j]) for i, j in pairs]
+        signs = [np.nan_to_num(np.sign(columns[i] - columns[j])) for i, j in pairs]
+    p_values = [sign_test(sign if of_head is None else np.bincount(of_head, sign)) for sign in signs]
     differing = [pair for pair, p in zip(pairs, holm(p_values), strict=True) if p <= 1.0 - LEVEL]
     return groups_of(len(columns), differing)
 
@@ -283,7 +290,9 @@ def _legend(ranking: Ranking) -> str:
     else:
         text += f"On one head so few draws tell no two apart: `trials` {ranking.draws_needed} or more would. "
     text += "Worse: on how many uniform attention is better. "
-    if ranking.heads < ranking.draws_needed:
+    if ranking.heads > ranking.distinct_heads:
+        text += f"{EACH_TEXT}; for groups once, by the sign on most of its texts. "
+    if ranking.distinct_heads < ranking.draws_needed:
         return text + f"Groups: so few heads tell no two apart, {ranking.draws_needed} or more would."
     return text + (
         f"{differ} over heads (sign tests of all pairs, one difference for each head, Holm, 5 %, as if heads were "

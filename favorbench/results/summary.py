@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from favorbench.baselines import BASELINES
 from favorbench.engine.columns import CELL, ESTIMATOR, Failed, Labels, describe_cell
 from favorbench.engine.scenario import Scenario
 from favorbench.engine.study import budget_of
+from favorbench.formats import counted
+from favorbench.inputs.heads import head_and_text
 from favorbench.maps import MAPS
 from favorbench.methods import METHODS, PREFIXES
 from favorbench.methods.prefixes import Nothing
@@ -146,9 +148,11 @@ def by_population(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     return (rows for _, rows in frame.groupby(POPULATION, sort=False, dropna=False))
 
 
-def population_title(row: Any, heads: int) -> str:
-    """ "72 heads of minilm, scale 1, L = 512, d = 32"."""
-    return f"{heads} heads of {describe_cell({**row, 'head': '-'})}"
+def population_title(row: Any, labels: Iterable[str]) -> str:
+    """ "72 heads of minilm, scale 1, L = 512, d = 32", "72 heads on 2 texts of ..."."""
+    heads, texts = map(set, zip(*map(head_and_text, labels), strict=True))
+    on = f" on {len(texts)} texts" if len(texts) > 1 else ""
+    return f"{counted(len(heads), 'head')}{on} of {describe_cell({**row, 'head': '-'})}"
 
 
 def rows_of(frame: pd.DataFrame, name: str, sampler: Any, num_projections: Any = ...) -> pd.DataFrame:

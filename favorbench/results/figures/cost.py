@@ -128,7 +128,7 @@ def _panels(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, pd.DataFrame
             groups = cell.groupby(["label", "num_projections", "budget"], sort=False, dropna=False)
             points = groups[["kind", "num_features", *COSTS, "bound", "own", "estimator"]].first().assign(heads=heads)
             points[["low", "ratio", "high"]] = [quartiles(ratio.to_numpy()) for _, ratio in groups["ratio"]]
-            yield population_title(cell.iloc[0], heads), points.reset_index()[kept]
+            yield population_title(cell.iloc[0], cell["head"].unique()), points.reset_index()[kept]
         for _, head in cell.groupby("head", sort=False) if heads <= FEW else ():
             with np.errstate(all="ignore"):
                 low, high = (head[f"{metric}_{stat}"] / head["trivial"] for stat in ("q10", "q90"))

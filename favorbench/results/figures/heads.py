@@ -96,10 +96,10 @@ def _in_layers(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _errors(results: RunData, rows: pd.DataFrame, requested: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     """Title and rows of each map of one population: an estimator on one text."""
-    where = population_title(rows.iloc[0], rows["head"].nunique())
     best = usable(compared(rows)).replace({"ratio": {np.inf: style.PLOT_INFINITY}})
     for name in requested or best.groupby("label")["ratio"].median().nsmallest(1).index:  # empty: bounds only
         for text, part in rows[rows["label"] == name].groupby("text", sort=False):
+            where = population_title(part.iloc[0], part["head"].unique())
             title = f"{with_size(results, part.iloc[0])}{text and f', {text}'}\n{where}"
             yield title, part[["label", "num_projections", "budget", "ratio", "worse", "layer", "number", "text"]]
 
@@ -117,7 +117,8 @@ def _effects(results: RunData, cell: pd.DataFrame, requested: Sequence[str]) -> 
         return
     for name in [name for name in requested if name in sums] or [min(known, key=sums.__getitem__)]:
         sized = with_size(results, cell[cell["label"] == name].iloc[0])
-        title = f"{sized}: {amount(sums[name], unit_of(results, cell))}\n{population_title(cell.iloc[0], heads)}"
+        where = population_title(cell.iloc[0], cell["head"].unique())
+        title = f"{sized}: {amount(sums[name], unit_of(results, cell))}\n{where}"
         yield title, means[name].reset_index().assign(label=name, percent=100 * means[name].to_numpy() / sums[name])
 
 

@@ -1,7 +1,6 @@
 """Find the cheapest certified setting of each head; saved and resumed like a sweep."""
 
 import contextlib
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence, Sized
@@ -21,6 +20,7 @@ from favorbench.engine.tasks import results_of_processes
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import counted, json_text, shown
+from favorbench.inputs.heads import head_and_text
 from favorbench.metrics import EFFECT, METRICS
 from favorbench.models.load import is_function
 from favorbench.numerics.arrays import Array, of_python
@@ -310,7 +310,7 @@ def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
             HeadDraws(shape.head.label, draws, rows[number :: len(shapes)], _varying(draws, number) == "projections")
             for number, shape in enumerate(shapes)
         ]
-    names = [_head_and_text(shape.head.label)[0] for shape in shapes]
+    names = [head_and_text(shape.head.label)[0] for shape in shapes]
     heads: dict[str, list[int]] = {name: [] for name in names}
     for number in stream(study.scenario.seed, "texts").permutation(len(shapes)).tolist():
         heads[names[number]].append(number)
@@ -328,7 +328,7 @@ def _check_distinct(units: Sequence[HeadDraws]) -> None:
     for unit in units:
         counts = Counter(known.values())
         for draw in (unit.plan[index] for index in unit.indices):
-            _, text = _head_and_text(draw.head.label)
+            _, text = head_and_text(draw.head.label)
             if counts[before := known.get(text, "")] != 1:  # no head has told it apart so far
                 arrays = unit.plan.study.inputs[draw.input].law.draw(stream(0), draw.head)
                 known[text] = sha256(b"".join([before.encode(), *(array.tobytes() for array in arrays)])).hexdigest()
@@ -336,13 +336,6 @@ def _check_distinct(units: Sequence[HeadDraws]) -> None:
     for text, digest in sorted(known.items()):
         if (twin := first.setdefault(digest, text)) != text:
             raise InputError(f"`over` texts: {text} is the same text as {twin}, and would count twice: give it once")
-
-
-def _head_and_text(label: str) -> tuple[str, str]:
-    """The head and the text in "L0H5@text", or in "b3h5": each member of a batch is a text."""
-    batch = re.fullmatch(r"(b\d+)(h\d+)", label)
-    head, _, text = label.partition("@")
-    return (batch[2], batch[1]) if batch else (head, text)
 
 
 def _varying(draws: Plan, number: int = 0) -> str:
