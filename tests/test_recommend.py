@@ -347,9 +347,12 @@ def test_the_order_of_axes_is_that_of_a_sweep(heads):
 def test_heads_on_which_uniform_attention_is_enough_are_named():
     rng = np.random.default_rng(5)
     query, key, value = rng.normal(size=(3, 64, 4))
-    found = fb.recommend((1e-4 * query, 1e-4 * key, value), 0.1, methods="clusters", maps="none")
-    assert "uniform attention is enough on 1 of them, where attention hardly matters" in sentence(found)
-    assert "hardly" not in sentence(fb.recommend((query, key, value), 0.1, methods="clusters", maps="none", max_size=8))
+    flat, loose = ((1e-4 * query, 1e-4 * key, value), 0.1), ((query, key, value), 0.99)
+    for inputs, target in (flat, loose):
+        found = sentence(fb.recommend(inputs, target, methods="clusters", maps="none"))
+        assert "uniform attention is enough on 1 of them" in found
+        assert "hardly matters" not in found  # at a loose target it does
+    assert "is enough" not in sentence(fb.recommend(loose[0], 0.1, methods="clusters", maps="none", max_size=8))
 
 
 def test_sizes_may_be_finer_than_powers_of_two(heads):

@@ -111,7 +111,7 @@ def _certified(result: Recommendation, decisions: Sequence[Decision]) -> str:
     heads = "head" if total == 1 else "heads"
     trivial = sum(d.setting is not None and d.setting.name == "uniform" for d in decisions)
     if trivial:
-        range_ += f"; uniform attention is enough on {trivial} of them, where attention hardly matters"
+        range_ += f"; uniform attention is enough on {trivial} of them"
     return f"{count} of {total} {heads} {aim}, at {percent(mean)} of the cost of exact attention{range_}"
 
 
