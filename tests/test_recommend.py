@@ -344,6 +344,14 @@ def test_the_order_of_axes_is_that_of_a_sweep(heads):
     assert len(found.decisions) > 1 and found.decisions[0].uniform != found.decisions[1].uniform
 
 
+@pytest.mark.parametrize("texts", [1, 2])
+def test_heads_of_several_texts_are_said_to_count_once_for_each(texts):
+    query, key, value = np.random.default_rng(5).normal(size=(3, texts, 3, 24, 4))
+    found = fb.recommend((query, key, value), 0.99, methods="clusters", maps="none")
+    assert len(found.decisions) == 3 * texts
+    assert ("A head counts once for each text." in found._repr_html_()) == (texts > 1)
+
+
 def test_heads_on_which_uniform_attention_is_enough_are_named():
     rng = np.random.default_rng(5)
     query, key, value = rng.normal(size=(3, 64, 4))

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from favorbench.formats import counted, decimals, format_value, in_full, percent, plain
+from favorbench.inputs.heads import head_and_text
 from favorbench.methods.features import LinearAttention
+from favorbench.results.heads import EACH_TEXT
 from favorbench.sections import Section, Sections, to_html
 from favorbench.studies.recommend.candidates import PER_HEAD, EstimatorSetting, Family
 from favorbench.studies.recommend.decision import EFFECTS, Decision, WholeModel, better_of
@@ -412,6 +414,8 @@ def notes(result: Recommendation) -> list[str]:
             f"{counted(measured, 'measurement')}, "
             f"{percent(measured / full)} of the {full} of a sweep with as many draws of each as a certificate takes."
         )
+    if len({head_and_text(d.head)[1] for d in result.decisions}) > 1:
+        lines.append(f"{EACH_TEXT}.")
     if undecided := [d for d in result.decisions if d.undecided]:
         names = "; ".join(f"{d.head}: {', '.join(d.undecided)}" for d in undecided[:3])
         more = f"; and some on {len(undecided) - 3} more heads" if len(undecided) > 3 else ""
