@@ -53,7 +53,8 @@ def capture(
         A torch module that is neither compiled nor quantised.
     inputs
         The argument of the module: a tensor, a tuple of arguments, or a mapping of keywords; or a list of these, one
-        for each text. Each item of a batch counts as a text.
+        for each text. Each item of a batch counts as a text, or as a head where attention is called with three axes,
+        (batch, L, d).
     layers, heads
         Numbers of the layers and heads to keep, by default all. Layers are numbered in the order of their calls.
     last
