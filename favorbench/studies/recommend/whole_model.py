@@ -80,7 +80,10 @@ def _model_of(task: ModelTask) -> MeasuredModel:
     torch.set_num_threads(task.threads)
     model = _load(task.scenario, task.trust_remote_code)
     if _files(model) != task.files:
-        raise InputError(f"{task.scenario.model} or a text has changed since the command began: run it again")
+        raise InputError(
+            f"{task.scenario.model} or a text has changed since the command began: run it again; a function has to "
+            "return the same in every process: set its seed"
+        )
     return model
 
 
