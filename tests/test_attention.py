@@ -336,3 +336,16 @@ def test_in_float16_a_large_key_makes_no_0_over_0_of_the_rows_before_it(spec):
     low = fb.linear_attention(query, key, value, sample, spec, causal=True).double()
     high = fb.linear_attention(query.double(), key.double(), value.double(), sample, spec, causal=True)
     assert low.isfinite().all() and (low - high).abs().max() < 0.2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("spec", ["positive", "trig", "elu", "hybrid", "taylor"])
+def test_in_float16_many_equal_features_do_not_overflow(spec, causal):
+    """Of short queries all features are near their largest; with them, and the keys of a chunk, sums were infinite."""
+    torch = pytest.importorskip("torch")
+    query, key, value = (torch.from_numpy(a).half() for a in np.random.default_rng(0).normal(size=(3, 256, 64)))
+    query, key, value = 0.05 * query, 0.05 * key, value + 1.0
+    sample = fb.sample_omega("orthogonal", 4096, 64, np.random.default_rng(1), spec)
+    low = fb.linear_attention(query, key, value, sample, spec, causal=causal).double()
+    high = fb.linear_attention(query.double(), key.double(), value.double(), sample, spec, causal=causal)
+    assert (low - high).abs().max() < 8 * 2.0**-11 * high.abs().max()  # roundings of features, sums and quotient

@@ -1,7 +1,7 @@
 """Causal attention: every query sees the keys up to its own position. Exact, and linear as chunked prefix sums."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import device
@@ -79,7 +79,8 @@ def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[Sampl
         for index, estimator in enumerate(maps):
             summaries[index], outputs = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
             for where, sums in outputs:
-                yield Tile(index, where, *quotient(sums))
+                output, normaliser = quotient(sums)
+                yield Tile(index, where, array_namespace(value).astype(output, value.dtype, copy=False), normaliser)
 
 
 def _chunk_sums(
@@ -104,9 +105,10 @@ def _chunk_sums(
     columns = chunk.values.shape[-1]
     before, kernel = sums.total[..., :columns], sums.total[..., columns:]
     seen = visible(chunk.positions, chunk.keys, kernel)
-    in_chunk = xp.where(seen, kernel, 0.0) @ chunk.values
-    sums = sums._replace(total=before + in_chunk)
-    if len(chunk.keys) == 1 or not _underflows(sums.total[..., -1:]):
+    own = xp.where(seen, kernel, 0.0), chunk.values
+    weights, values = (xp.astype(a, xp.result_type(a.dtype, xp.float32), copy=False) for a in own)  # float16 overflows
+    sums = sums._replace(total=before + weights @ values)
+    if len(chunk.keys) == 1 or not _underflows(sums.total[..., -1:], kernel.dtype):
         return present, [(slice(chunk.rows.start, chunk.rows.stop), sums)]
     products, summary = [], past
     for half in chunk.halves():
@@ -115,13 +117,13 @@ def _chunk_sums(
     return summary, products
 
 
-def _underflows(normaliser: Array) -> bool:
-    """Whether any is so small that terms of it may have underflowed.
+def _underflows(normaliser: Array, dtype: Any) -> bool:
+    """Whether any is so small that terms of it, of this dtype, may have underflowed.
 
     In float16, whose factors are divided by their largest, small normalisers are common: there only if it has itself.
     """
     xp = array_namespace(normaliser)
-    limits = xp.finfo(normaliser.dtype)
+    limits = xp.finfo(dtype)
     least = limits.smallest_normal / (limits.eps if float(limits.max) > 1e5 else 1.0)
     return bool(xp.any(xp.abs(normaliser) < least))
 

@@ -145,13 +145,14 @@ def query_sums(blocks: Sequence[Features], summaries: Sequence[Accumulator], siz
 
     These are added to the logs of the features before the row maximum is taken. Where they are near 0 they multiply the
     summaries themselves, which are smaller. In float16, which ends at 65504, the summaries are divided by their largest
-    entry, whose log is added to the log peak.
+    entry, and further where many features are summed; the log of the divisor is added to the log peak.
     """
     log_peaks, rights = zip(*summaries, strict=True)
     xp, log_largest, log_scale = array_namespace(rights[0]), None, blocks[0].log_scale
     if float(xp.finfo(log_scale.dtype).max) < 1e5:  # a float, as 1e5 is beyond float16
         largest = functools.reduce(xp.maximum, [xp.max(xp.abs(r), axis=(-2, -1), keepdims=True) for r in rights])
-        largest = xp.where(largest > 0, largest, 1.0)
+        terms = sum(right.shape[-2] * (sizes[-1] if b.fixed else 1) for b, right in zip(blocks, rights, strict=True))
+        largest = xp.where(largest > 0, largest, 1.0) * max(terms / 2**14, 1.0)
         rights, log_largest = [right / largest for right in rights], xp.astype(xp.log(largest), log_scale.dtype)
     log_peaks, rights = ([xp.astype(a, log_scale.dtype, copy=False) for a in parts] for parts in (log_peaks, rights))
     if all(near_zero(log_peak) for log_peak in log_peaks):
