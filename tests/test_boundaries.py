@@ -78,7 +78,8 @@ def test_five_draws_have_no_interval_and_one_no_mean_interval():
 @pytest.mark.parametrize("heads", [None, 9])
 def test_enough_draws_are_enough(heads):
     for short in (0, 1):
-        counts = {"heads": heads if heads is None else heads - short, "draws": 9 - short, "draws_needed": 9}
+        count = heads if heads is None else heads - short
+        counts = {"heads": count, "distinct_heads": count, "draws": 9 - short, "draws_needed": 9}
         made = SimpleNamespace(**counts, enough_draws=True, group_names=["a"], frame=[0])
         assert ("tell no two" in _legend(made)) or not short
         assert ("differ detectably" in _legend(made)) == (not short)

@@ -277,7 +277,7 @@ def test_the_command_line_from_a_folder_to_a_sweep():
     found = json.loads(out)
     assert [text["tokens"] for text in found["texts"]] == [20, 20] and found["file"] == "heads.npz"
     code, out, _ = run("sweep --inputs heads.npz --maps positive -R 4 --trials 1 -q")
-    assert code == 0 and "16 heads of heads.npz" in out
+    assert code == 0 and "8 heads on 2 texts of heads.npz" in out
 
 
 @pytest.mark.parametrize("out", ["model/model.safetensors", "heads.npz", "broken.npz", "folder.npz"])

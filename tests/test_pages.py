@@ -26,7 +26,7 @@ NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
 #: Names on pages that favorbench cannot look up: marks, arguments, users' own members, other tools.
 ELSEWHERE = re.compile(
     r"""[*+=x~-]|<1e-28|\(bound\)|rng|CI|generate|coupling|check|attention_error(\.check)?|module:\w+|values\ \*.*
-    |(mine|my_module|my_maps):\w*|concurrent\.futures\.Executor|pandas\.\w+\(.*\)
+    |attention_mask|(mine|my_module|my_maps):\w*|concurrent\.futures\.Executor|pandas\.\w+\(.*\)
     |((THOROUGH|CAMPAIGN|KILLS|HOLD)=\d+\ )?(pip|pytest|ruff|pyright)\b.*
     |pd\.read_parquet\(.*\)|_damaged-\.\.\.|part-\d+-DIGEST\.parquet
     |[\w.-]+\.(npz|safetensors|gguf|npy|csv|html|png)|/iid|dask|\.\w+|(calibrated|centre|antithetic):(MAP|X)?|(window|sinks|top)\(\w+\):X""",
