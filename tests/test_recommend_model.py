@@ -584,6 +584,27 @@ def test_a_setting_is_exact_where_a_text_is_too_short_for_it(folder, texts):  # 
     assert "run is certified for other weights than tuned has" in tuned
 
 
+@pytest.mark.parametrize("pooling, other", [
+    ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "pooling_mode_cls_token"),
+    ({"pooling_mode": "lasttoken", "include_prompt": True}, "lasttoken"),
+    ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, ""),
+    ({"pooling_mode": "mean"}, ""),
+])  # fmt: skip
+def test_a_model_whose_embedding_is_no_mean_over_tokens_is_named(folder, texts, pooling, other):  # noqa: F811
+    """Sentence-transformers stores it beside the model."""
+    shutil.copytree(f"{folder}/bert", "pooled")
+    Path("pooled/1_Pooling").mkdir()
+    Path("pooled/1_Pooling/config.json").write_text(json.dumps(pooling))
+    said = f"pooled embeds texts by {other} (1_Pooling/config.json), and the mean over tokens is measured"
+    for command in (
+        f"model pooled --text {texts[0]} -L {LENGTH} --maps none --methods none --draws 1 --no-heads -q --out study",
+        f"recommend --model pooled --text {texts[0]} {FLAGS} --maps none --methods clusters --target 5 --out run",
+    ):
+        printed_errors = run(command)[2]
+        assert printed_errors.count(said) == bool(other)
+        assert other or "embeds texts" not in printed_errors
+
+
 def test_the_command_says_it_all(folder, texts):  # noqa: F811
     command = f"recommend --model {folder}/bert --text {' '.join(texts)} {FLAGS} --target 5 --out run"
     shown = printed(command)

@@ -148,6 +148,9 @@ _SETTINGS = (
     "config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", *_TOKENIZERS,
 )  # fmt: skip
 
+#: How sentence-transformers embeds a text.
+POOLING = "1_Pooling/config.json"
+
 #: A tokenizer without a limit reports a larger number.
 _NO_LIMIT = 1_000_000_000
 
@@ -158,7 +161,8 @@ class Loaded:
 
     tokenizer: None if there is none. inputs: the arguments that a ``module:function`` returned. weights: the
     ``weights_digest`` of its files, or the ``module_digest`` of a function's model. causal: whether it has a language
-    model head. sources: by name, the digests of the other files of its folder, or of a function's module.
+    model head. sources: by name, the digests of the other files of its folder, or of a function's module. pooling: how
+    sentence-transformers embeds texts with this model, where not by the mean over tokens.
     """
 
     model: Any
@@ -169,6 +173,7 @@ class Loaded:
     inputs: Any = None
     versions: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    pooling: str = ""
 
     @property
     def limit(self) -> int | None:
@@ -298,7 +303,16 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     digest = digest or weights_digest(weight_files(folder, chosen))
     others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
-    return Loaded(model.eval(), _tokenizer(home, source), name, digest, causal, None, versions(), sources)
+    tokenizer = _tokenizer(home, source)
+    return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, _pooling(folder))
+
+
+def _pooling(folder: Path) -> str:
+    """The modes of pooling that sentence-transformers stores beside a model, other than the mean over tokens."""
+    file = folder / POOLING
+    given = json.loads(read_regular(file, "pooling")) if file.exists() else {}
+    modes = [mode if on is True else str(on) for mode, on in given.items() if mode.startswith("pooling_mode") and on]
+    return ", ".join(mode for mode in modes if mode not in ("pooling_mode_mean_tokens", "mean"))
 
 
 def _check_attention(name: str, config: Any) -> None:

@@ -33,7 +33,7 @@ from favorbench.models.effects import (
 )
 from favorbench.models.gradients import check_backward_memory, dimensions, gradient_draws
 from favorbench.models.interface import Call, observe_attention
-from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
+from favorbench.models.load import POOLING, Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead, certified_on
 from favorbench.models.replacements import (
@@ -83,6 +83,7 @@ def study(
     Raises FavorbenchError for unusable models, texts, estimators and directories.
     """
     model = MeasuredModel(scenario, trust_remote_code)
+    model.warn_of_pooling()
     estimators = itertools.chain.from_iterable(item.members() for item in scenario.replacements)
     if model.calibration is not None and not any(item.needs_calibration for item in estimators):
         raise ScenarioError(
@@ -199,6 +200,15 @@ class MeasuredModel:
                         stacklevel=2,
                     )
                 return
+
+    def warn_of_pooling(self) -> None:
+        """Warn where the embedding of the model is not the one that is measured."""
+        if other := self.loaded.pooling:
+            warnings.warn(
+                f"{self.loaded.name} embeds texts by {other} ({POOLING}), and the mean over tokens is measured: to "
+                "measure its own embedding, give a module:function whose model returns it",
+                stacklevel=2,
+            )
 
     def _check(self) -> None:
         """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""
