@@ -17,6 +17,7 @@ from favorbench import style
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models import summary
 from favorbench.models.figures import charts
+from favorbench.models.load import load, read_texts, tokenise
 from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.predicted import predict
 from favorbench.models.seconds import conditions, times
@@ -446,6 +447,16 @@ def test_the_text_to_calibrate_on_is_none_of_those_measured(folder):
     twice = ModelScenario(f"{folder}/bert", (f"{folder}/text1.txt", str(copy)), 24)
     with pytest.raises(InputError, match="the same text as text1"):
         study(twice, "run")
+
+
+def test_files_that_begin_alike_are_one_text_where_no_more_is_read(folder):
+    """As files of code with one licence: their interval would be that of one text."""
+    for name, end in (("a", "w5"), ("b", "w6")):
+        Path(f"{name}.txt").write_text(" ".join([*WORDS[:24], end]))
+    loaded, files = load(f"{folder}/bert"), read_texts(["a.txt", "b.txt"])
+    with pytest.raises(InputError, match=r"`text` b\.txt: its first 24 tokens are those of a; give one of them"):
+        tokenise(loaded, files, 24)
+    assert len(tokenise(loaded, files, 25)) == 2  # the control
 
 
 def test_the_command_measures_shows_and_resumes(folder):

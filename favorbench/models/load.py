@@ -420,14 +420,20 @@ class Text(NamedTuple):
 def tokenise(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[Text]:
     """The first ``length`` tokens of each text, or all if there are fewer: LongTensors (1, L).
 
-    Raises InputError for a text of fewer than two tokens, ModelError for a model that cannot read such texts.
+    Raises InputError for a text of fewer than two tokens, or of the same tokens as another one, ModelError for a model
+    that cannot read such texts.
     """
     _check_length(loaded, length)
-    pieces = []
+    pieces, known = list[Text](), dict[tuple[int, ...], str]()
     for text in texts:
         tokens = _first_tokens(loaded, text, length)
         if tokens.shape[-1] < 2:
             raise InputError(f"{text.path}: {tokens.shape[-1]} token(s); attention needs two or more")
+        if (twin := known.setdefault(tuple(tokens[0].tolist()), text.name)) != text.name:
+            raise InputError(
+                f"`text` {text.path}: its first {tokens.shape[-1]} tokens are those of {twin}; give one of them, or a "
+                "larger `length`"
+            )
         pieces.append(Text(text.name, text.sha256, tokens))
     return pieces
 
