@@ -16,7 +16,7 @@ COLUMNS = ["series", "num_features", "shown", "measured", "low", "high", "closed
 def chart(study: GramStudy, name: str) -> style.Chart:
     """The errors, and next to them the difference between phase and trig where both were measured."""
     gaps = pd.DataFrame(study.gaps())
-    intervals = " with 95 % intervals, which cover 83 to 94 % where errors are skewed" if study.draws > 1 else ""
+    intervals = " with 95 % intervals, which cover less where errors are skewed" if study.draws > 1 else ""
     text = (
         f"{study.title}. {'Left: error' if len(gaps) else 'Error'} |estimate - K| / |K| (Frobenius), root mean square "
         f"of {counted(study.draws, 'draw')}{intervals}; lines: closed form."
