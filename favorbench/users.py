@@ -85,7 +85,7 @@ def _installed(file: Path) -> bool:
 def sources_of(name: str, file: Path) -> dict[Path, bytes]:
     """The source of a module, then those of its packages and of what they import from the same folder, by path.
 
-    Of an installed one, those of its package: what lies beside that is all that is installed.
+    Of an installed module, the files of its package alone: everything else that is installed lies beside it.
     """
     depth = name.count(".") + (file.stem == "__init__")
     root = [file.parent, *file.parents][: depth + 2][-1]

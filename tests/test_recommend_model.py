@@ -605,6 +605,14 @@ def test_a_model_whose_embedding_is_no_mean_over_tokens_is_named(folder, texts, 
         assert other or "embeds texts" not in printed_errors
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", "{}x"])
+def test_a_damaged_file_of_pooling_is_named(folder, texts, content):  # noqa: F811
+    shutil.copytree(f"{folder}/bert", "pooled")
+    Path("pooled/1_Pooling").mkdir()
+    Path("pooled/1_Pooling/config.json").write_text(content)
+    assert "1_Pooling/config.json is damaged" in refused(*f"model pooled --text {texts[0]} -L {LENGTH}".split())
+
+
 def test_the_command_says_it_all(folder, texts):  # noqa: F811
     command = f"recommend --model {folder}/bert --text {' '.join(texts)} {FLAGS} --target 5 --out run"
     shown = printed(command)

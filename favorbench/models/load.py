@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from favorbench.errors import FavorbenchError, InputError, ModelError
-from favorbench.files import file_version, open_regular, read_regular
+from favorbench.files import file_version, open_regular, read_json, read_regular
 from favorbench.formats import reason_of, shown
 from favorbench.models import torch, transformers
 from favorbench.models.interface import check_plain
@@ -310,7 +310,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
 def _pooling(folder: Path) -> str:
     """The modes of pooling that sentence-transformers stores beside a model, other than the mean over tokens."""
     file = folder / POOLING
-    given = json.loads(read_regular(file, "pooling")) if file.exists() else {}
+    given = read_json(file, dict[str, Any], "the pooling of a model") if file.exists() else {}
     modes = [mode if on is True else str(on) for mode, on in given.items() if mode.startswith("pooling_mode") and on]
     return ", ".join(mode for mode in modes if mode not in ("pooling_mode_mean_tokens", "mean"))
 
