@@ -121,6 +121,14 @@ def test_rounding_on_both_sides_is_a_tie_in_a_cell():
     assert {group for row in rankings(results)[0].rows for group in row.groups} == {0}
 
 
+def test_a_map_that_is_exact_is_not_compared_with_uniform_attention():
+    """Clusters of single keys and a long Taylor polynomial have rounding errors only."""
+    asked = {"maps": "taylor(order=30)", "methods": "clusters", "seq_len": "8", "num_projections": "8"}
+    (said,) = cell_sentences(sweep(small_scenario(trials=30, **asked), "run"))
+    assert "exact up to rounding: " in said and "clusters" in said
+    assert "the best map" not in said
+
+
 def test_what_the_draws_do_not_show_is_not_denied():
     """On 9 of 12 draws clusters have a tenth of the error of uniform attention and random keys, nystrom on all 12."""
     asked = {"maps": "none", "methods": "clusters,nystrom", "baselines": "uniform,sampled-keys", "num_projections": "8"}

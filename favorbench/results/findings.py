@@ -109,13 +109,13 @@ def _spread(row: pd.Series, of_uniform: str = "") -> str:
 def _least_error(
     ranked: pd.DataFrame, in_words: Callable[[pd.Series, str], str], of_uniform: str, exact: Sequence[str] = ()
 ) -> str:
-    """The first of these estimators, or those that are exact, and the first map where that is none."""
+    """The first of these estimators, or those that are exact, and the first map where none of these is one."""
     best, maps, of_map = ranked.iloc[0], ranked[ranked["kind"] == "map"], ""
     text = f"{estimator_name(best)} has the least error of maps and methods, {in_words(best, of_uniform)}"
     if exact:
         named = ", ".join(exact) if len(exact) <= MAX_NAMES else f"{len(exact)} of {len(ranked)} estimators"
         text, of_map = f"exact up to rounding: {named}", of_uniform
-    if best["kind"] != "map" and len(maps):
+    if best["kind"] != "map" and len(maps) and estimator_name(maps.iloc[0]) not in exact:
         text += f"; the best map, {estimator_name(maps.iloc[0])}, {in_words(maps.iloc[0], of_map)}"
     return text
 
