@@ -294,6 +294,27 @@ def test_a_model_of_the_hub_that_is_here_needs_no_network(folder, tmp_path, monk
         load("nobody/tiny")
 
 
+def test_the_pooling_of_a_model_of_the_hub_is_asked_for(folder, tmp_path, monkeypatch):
+    """transformers downloads only what it needs, which is not how sentence-transformers embeds texts."""
+    home = tmp_path / "hub" / "models--nobody--tiny"
+    snapshot = home / "snapshots" / (40 * "1")
+    folder(snapshot)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(snapshot.name)
+    (snapshot / "tokenizer.json").unlink()  # not complete, so that the hub is asked
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/hub")
+
+    def download(name, file, revision):
+        assert (name, revision) == ("nobody/tiny", snapshot.name)
+        if file != "1_Pooling/config.json":
+            raise OSError("not there")
+        (snapshot / file).parent.mkdir()
+        (snapshot / file).write_text('{"pooling_mode": "cls"}')
+
+    monkeypatch.setattr("transformers.utils.cached_file", download)
+    assert load("nobody/tiny").pooling == "cls (1_Pooling/config.json)"
+
+
 def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", f"{tmp_path}/cache")
     ran = tmp_path / "ran"

@@ -605,6 +605,18 @@ def test_a_model_whose_embedding_is_no_mean_over_tokens_is_named(folder, texts, 
         assert other or "embeds texts" not in printed_errors
 
 
+def test_an_embedding_projected_after_the_mean_is_named(folder, texts):  # noqa: F811
+    """Sentence-transformers lists the modules after the model; normalising changes no cosine."""
+    shutil.copytree(f"{folder}/bert", "projected")
+    command = f"model projected --text {texts[0]} -L {LENGTH} --maps none --methods none --draws 1 --no-heads -q --out"
+    said = "projected embeds texts by Dense (modules.json), and the mean over tokens is measured"
+    for kind, warned in (("Normalize", False), ("Dense", True)):
+        kinds = [f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", kind)]
+        Path("projected/modules.json").write_text(json.dumps([{"idx": 0, "type": name} for name in kinds]))
+        printed_errors = run(f"{command} {kind}")[2]
+        assert (said in printed_errors) == ("embeds texts" in printed_errors) == warned
+
+
 @pytest.mark.parametrize("content", ["{", "[1]", "{}x"])
 def test_a_damaged_file_of_pooling_is_named(folder, texts, content):  # noqa: F811
     shutil.copytree(f"{folder}/bert", "pooled")

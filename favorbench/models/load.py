@@ -148,8 +148,8 @@ _SETTINGS = (
     "config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", *_TOKENIZERS,
 )  # fmt: skip
 
-#: How sentence-transformers embeds a text.
-POOLING = "1_Pooling/config.json"
+#: How sentence-transformers embeds a text: its pooling, and the modules after the model.
+_POOLING, _MODULES = "1_Pooling/config.json", "modules.json"
 
 #: A tokenizer without a limit reports a larger number.
 _NO_LIMIT = 1_000_000_000
@@ -300,6 +300,9 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
     folder = home if isinstance(home, Path) else _snapshot(str(home))
+    for file in () if isinstance(home, Path) else (_POOLING, _MODULES):  # transformers downloads no more than it needs
+        with contextlib.suppress(OSError):  # not there
+            transformers.utils.cached_file(name, file, revision=folder.name)
     digest = digest or weights_digest(weight_files(folder, chosen))
     others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
@@ -308,11 +311,15 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
 
 
 def _pooling(folder: Path) -> str:
-    """The modes of pooling that sentence-transformers stores beside a model, other than the mean over tokens."""
-    file = folder / POOLING
-    given = read_json(file, dict[str, Any], "the pooling of a model") if file.exists() else {}
+    """How sentence-transformers embeds texts beside the mean over tokens: other modes of pooling, and projections."""
+    pooling, modules = folder / _POOLING, folder / _MODULES
+    given = read_json(pooling, dict[str, Any], "the pooling of a model") if pooling.exists() else {}
     modes = [mode if on is True else str(on) for mode, on in given.items() if mode.startswith("pooling_mode") and on]
-    return ", ".join(mode for mode in modes if mode not in ("pooling_mode_mean_tokens", "mean"))
+    modes = [mode for mode in modes if mode not in ("pooling_mode_mean_tokens", "mean")]
+    after = read_json(modules, list[dict[str, Any]], "the modules of a model") if modules.exists() else []
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in after]
+    named = {_POOLING: modes, _MODULES: [kind for kind in kinds if kind in ("Dense", "LayerNorm")]}
+    return " and ".join(f"{', '.join(names)} ({file})" for file, names in named.items() if names)
 
 
 def _check_attention(name: str, config: Any) -> None:

@@ -33,7 +33,7 @@ from favorbench.models.effects import (
 )
 from favorbench.models.gradients import check_backward_memory, dimensions, gradient_draws
 from favorbench.models.interface import Call, observe_attention
-from favorbench.models.load import POOLING, Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
+from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead, certified_on
 from favorbench.models.replacements import (
@@ -205,7 +205,7 @@ class MeasuredModel:
         """Warn where the embedding of the model is not the one that is measured."""
         if other := self.loaded.pooling:
             warnings.warn(
-                f"{self.loaded.name} embeds texts by {other} ({POOLING}), and the mean over tokens is measured: to "
+                f"{self.loaded.name} embeds texts by {other}, and the mean over tokens is measured: to "
                 "measure its own embedding, give a module:function whose model returns it",
                 stacklevel=2,
             )
