@@ -97,6 +97,23 @@ def test_errors_are_stored_compared_and_found_worse(suite, monkeypatch):
     assert suite()[:2] == (2, 0)
 
 
+def test_where_no_draw_differs_a_failure_names_no_sign_test(suite):
+    """A module whose projections are drawn when it is made fails unchanged, "false alarms at most 0.0005"."""
+    made = """
+generator = np.random.default_rng({seed})
+projections = generator.normal(size=(8, 8))
+
+def module(q, k, v):
+    return exact(q @ projections, k @ projections, v)
+"""
+    Path("functions.py").write_text(FUNCTIONS + made.format(seed=0))
+    assert suite("--favorbench-update", mean="module")[:2] == (2, 0)
+    Path("functions.py").write_text(FUNCTIONS + made.format(seed=2))
+    passed, failed, out = suite(mean="module")
+    assert (passed, failed) == (1, 1) and "sign test" not in out
+    assert "so only rounding may change it: seed what is drawn before the call. If it is meant" in out
+
+
 def test_two_tests_never_share_a_file(suite):
     """Else the one would be compared with the other, and pass whatever it has become."""
     text = """
