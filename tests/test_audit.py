@@ -45,6 +45,9 @@ def wrong_shape(q, k, v):
 def not_a_number(q, k, v):
     return np.full(v.shape, np.nan)
 
+def sometimes(q, k, v, omega):
+    return favor(q, k, v, omega) * (np.nan if omega[0, 0] > 1.0 else 1.0)
+
 def huge(q, k, v):
     return 1e200 * exact(q, k, v)
 
@@ -129,6 +132,14 @@ def test_failures_are_reported_in_one_line():
     assert first.remark == "it fails here: the output is not finite" and first.fault
     (first, *_) = audit(["implementations:huge"], runs=6)
     assert first.remark == "it fails here: its error is not finite" and first.fault
+
+
+def test_an_output_that_is_not_finite_in_some_runs_leaves_the_median_of_all():
+    """Of one NaN the median was NaN, and "the output is not finite" was said of all runs."""
+    error, *_ = audit(["implementations:sometimes"], runs=20)
+    (draws,) = {int(n) for n in re.findall(r"the output is not finite in (\d+) of 20 runs", error.remark)}
+    assert 0 < draws < 8 and error.fault
+    assert error.low <= error.median < 1.5 and np.isfinite(error.median)
 
 
 def test_faults_are_marked():
