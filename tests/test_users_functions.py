@@ -11,6 +11,7 @@ import favorbench as fb
 from favorbench.errors import ScenarioError
 from favorbench.methods import AttentionProblem, get_method
 from favorbench.numerics.streams import Streams
+from favorbench.results.findings import run_sentences
 from favorbench.studies.audit import audit
 from favorbench.studies.function_errors import function_error
 from favorbench.studies.verify import verify
@@ -286,3 +287,29 @@ def test_what_a_notebook_defines_is_refused(monkeypatch, file):
     monkeypatch.setattr("__main__.__file__", file, raising=False)
     with pytest.raises(ScenarioError, match="__main__ has no file: write the estimator into one"):
         fb.sweep("quick", maps="none", methods="__main__:nearest", num_projections=[8], trials=1)
+
+
+def test_projections_drawn_when_a_module_is_made_are_one_draw_and_that_is_said(module, rng):
+    """ "Median of 8 draws" and "better" stood where the same command, run again, gave "worse"."""
+    module("drawn", """
+import numpy as np
+
+projections = np.random.default_rng().standard_normal((6, 4))
+
+def features(x, omega):
+    return np.exp(x @ omega.T - (x * x).sum(-1, keepdims=True) / 2)
+
+def attend(query, key, value, omega):
+    a, b = features(query, omega), features(key, omega)
+    return a @ (b.T @ value) / (a @ b.sum(0))[:, None]
+
+def once(query, key, value, size, rng):
+    return attend(query, key, value, projections)
+
+def anew(query, key, value, size, rng):
+    return attend(query, key, value, rng.standard_normal((size, 4)))
+""")  # fmt: skip
+    inputs = {"heads": tuple(rng.standard_normal((3, 2, 24, 4)))}
+    results = fb.sweep(maps="none", methods="drawn:once,drawn:anew", num_projections=6, trials=3, inputs=inputs)
+    said = [sentence for sentence in run_sentences(results) if "one measurement" in sentence]
+    assert [sentence.partition(":")[0] for sentence in said] == ["once"]

@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from favorbench.engine.columns import describe_cell
+from favorbench.engine.columns import CELL, describe_cell
 from favorbench.formats import counted
 from favorbench.results.heads import effect_sentences, number, populations
-from favorbench.results.summary import RunData, cells_of, compared, estimator_name, estimator_names, rows_of, usable
+from favorbench.results.summary import (
+    RunData,
+    cells_of,
+    compared,
+    estimator_name,
+    estimator_names,
+    is_own,
+    rows_of,
+    usable,
+)
 from favorbench.results.tables import (
     ascending,
     at_largest_size,
@@ -38,7 +47,7 @@ def run_sentences(results: RunData) -> list[str]:
     if not results.manifest["complete"]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         said.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
-    said += [*failure_sentences(results), *_machine_sentences(results.manifest)]
+    said += [*failure_sentences(results), *_undrawn_sentences(results.trials), *_machine_sentences(results.manifest)]
     return [*said, *shortened_inputs(results), *head_sentences(results), *effect_sentences(results)]
 
 
@@ -60,6 +69,19 @@ def failure_sentences(results: RunData) -> list[str]:
         if infinite := (~np.isfinite(rows["mse"])).sum():
             counts = f"{infinite} of {counted(len(rows), 'measurement')}"
             said.append(f"{name}: the output is NaN or infinite in {counts}; such errors count as infinite.")
+    return said
+
+
+def _undrawn_sentences(trials: pd.DataFrame) -> list[str]:
+    """A sentence on each of a user's methods whose draws have one error on every input."""
+    said = []
+    for name, rows in trials[trials["kind"] == "method"].groupby("estimator", sort=False):
+        errors = rows.groupby([*CELL, "num_projections"], dropna=False)["mse"]
+        if is_own(rows.iloc[0]) and errors.size().min() > 1 and (errors.min() == errors.max()).all():
+            said.append(
+                f"{name}: no `rng` changes its error, so its draws are one measurement. If it drew projections when it "
+                "was made, those of another process may be better or worse."
+            )
     return said
 
 
