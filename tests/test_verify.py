@@ -373,6 +373,13 @@ def test_the_estimators_of_the_documents_are_verified_as_they_say():
     assert code == 1 and "multiplications" in out and "2 of 3 claims hold" in out  # the control
 
 
+def test_the_document_on_samplers_names_all_that_a_sampler_may_state():
+    """Rows that depend on R, without nested = False, are measured at smaller R on the wrong rows, without a word."""
+    text = (REPOSITORY / "docs" / "own-estimator.md").read_text(encoding="utf-8")
+    section = text.partition("## A sampler")[2].partition("\n## ")[0]
+    assert [name for name in (*vars(Sampler)["__annotations__"], "round_up") if name not in section] == []
+
+
 LEAKS = """
 from dataclasses import dataclass
 import numpy as np
