@@ -501,6 +501,25 @@ def test_gradients_through_replaced_attention_are_right_or_refused(spec, causal)
         assert_allclose((gradient * step).sum(), slope, rtol=1e-4, atol=1e-6)
 
 
+def fused(query: torch.Tensor, key, value, size, rng):
+    return torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+
+
+def detached(query: torch.Tensor, key, value, size, rng):
+    return fused(query, key, value, size, rng).detach()
+
+
+def test_gradients_through_a_users_function_of_torch_are_right_or_refused():
+    """It ran without gradients: beside a residual connection, training went on without those of attention."""
+    model, x = Reader(), torch.randn(1, 24, 4, dtype=torch.float64, requires_grad=True)
+    (right,) = torch.autograd.grad((x + model(x)).square().sum(), x)
+    with replace_attention(model, method=fused, size=8):
+        (gradient,) = torch.autograd.grad((x + model(x)).square().sum(), x)
+    assert_allclose(gradient, right, rtol=1e-12)
+    with replace_attention(model, method=detached, size=8), pytest.raises(ModelError, match="no gradient passes"):
+        torch.autograd.grad((x + model(x)).square().sum(), x)
+
+
 @pytest.mark.parametrize("name", ["indices", "block_indices"])
 def test_attention_that_chooses_keys_by_itself_is_refused(tokens, name):
     """As in DeepSeek-V3.2 and MiniMax-M3, whose choice is not in the mask: it was lost."""

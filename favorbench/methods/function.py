@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import importlib
 import inspect
 import re
 import sys
@@ -62,10 +61,8 @@ class ArrayFunction:
         copies = [1 * array for array in arrays]
         if not tensors:
             return self.function(*(c if isinstance(c, np.ndarray) else on_host(c) for c in copies), *others, **keywords)
-        torch = importlib.import_module("torch")
-        with torch.no_grad():
-            moved = (to_torch(c) if isinstance(c, np.ndarray) else c for c in copies)
-            return self.function(*moved, *others, **keywords)
+        moved = (to_torch(c) if isinstance(c, np.ndarray) else c for c in copies)
+        return self.function(*moved, *others, **keywords)
 
 
 def output_on_host(who: str, call: Callable[[], Any], query: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -207,7 +207,7 @@ class EstimatedAttention(Replacement):
         # copies, as a class may write the next head into the same array
         outputs = [torch.as_tensor(each, device=getattr(each, "device", "cpu")).clone() for each in answers]
         output = torch.stack(outputs)
-        return output if arrays is given else _without_gradient()(output, self.label, *given)
+        return output if output.requires_grad else _without_gradient()(output, self.label, *given)
 
     def _batched_output(
         self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
@@ -230,7 +230,7 @@ class EstimatedAttention(Replacement):
 
 @functools.cache
 def _without_gradient() -> Any:
-    """A function of an output that NumPy computed, which refuses gradients: those that lack it would be wrong."""
+    """A function of an output without gradients, as of NumPy, which refuses them: those that lack it would be wrong."""
 
     class WithoutGradient(torch.autograd.Function):
         @staticmethod
@@ -241,7 +241,7 @@ def _without_gradient() -> Any:
         @staticmethod
         def backward(context: Any, *_: Any) -> Any:
             raise ModelError(
-                f"{context.label} is computed in NumPy, and no gradient passes through it: take another one"
+                f"{context.label} is computed in NumPy or detached, and no gradient passes through it: take another one"
             )
 
     return WithoutGradient.apply
