@@ -1,19 +1,20 @@
 """verify: what is right holds, every known mistake is caught for every seed, and no broken factor gets through."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from favorbench.attention.linear import linear_attention
 from favorbench.baselines import BASELINES
 from favorbench.errors import ScenarioError
-from favorbench.maps import MAPS, get_map
+from favorbench.maps import MAPS, FeatureMap, get_map
 from favorbench.maps.base import WrappedMap
 from favorbench.methods import METHODS
-from favorbench.numerics.arrays import Features
+from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
 from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
@@ -371,6 +372,43 @@ def test_the_estimators_of_the_documents_are_verified_as_they_say():
     )
     code, out, _ = run("verify wrong:nearest -q")
     assert code == 1 and "multiplications" in out and "2 of 3 claims hold" in out  # the control
+
+
+@dataclass(frozen=True)
+class Shifted(FeatureMap):
+    """``exp(w.x - |x|^2/2 - shift) + eps``; the shift is the maximum over all keys, as docs/own-estimator.md says."""
+
+    shift: float = 0.0
+    name = "shifted"
+    reference = "-"
+    features_per_projection = 1
+    causal_safe = False
+    fit_needs_omega = True
+
+    def exponent(self, x, omega):
+        return x @ omega.T - half_squared_norm(x)
+
+    def fit(self, x, y, omega):
+        return replace(self, shift=float(self.exponent(y, omega).max()))
+
+    def features(self, x, projection, sample):
+        return (Features(np.exp(projection - half_squared_norm(x) - self.shift) + 1e-3, 0.0 * projection[..., :1]),)
+
+    def target_kernel(self, x, y, rows):
+        return np.exp(x @ y.T)
+
+
+def test_a_map_takes_what_depends_on_all_keys_as_the_document_says():
+    """A maximum in ``features`` is one of a tile: outputs are wrong by a half at 16,384 keys; no page said so."""
+    text = (REPOSITORY / "docs" / "own-estimator.md").read_text(encoding="utf-8")
+    section = text.partition("## A feature map")[2].partition("\n## ")[0]
+    assert [name for name in ("fit(self, x, y, omega)", "fit_needs_omega", "causal_safe") if name not in section] == []
+    rng = np.random.default_rng(0)
+    query, key, value, omega = *rng.normal(size=(3, 16384, 8)), rng.normal(size=(16, 8))
+    x, y, shifted = query / 8**0.25, key / 8**0.25, Shifted()
+    left, right = (np.exp(shifted.exponent(a, omega) - shifted.exponent(y, omega).max()) + 1e-3 for a in (x, y))
+    expected = left @ (right.T @ value) / (left @ right.sum(axis=0))[:, None]
+    np.testing.assert_allclose(linear_attention(query, key, value, omega, shifted), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_document_on_samplers_names_all_that_a_sampler_may_state():

@@ -85,7 +85,7 @@ class FeatureMap(ABC):
     nonnegative: ClassVar[bool] = False
     #: The kernel estimate has mean exp(x.y) when the rows of omega are N(0, I).
     unbiased: ClassVar[bool] = False
-    #: The feature of one token depends on that token alone.
+    #: The feature of one token depends on that token alone; on others only through ``fit``, as tiles are evaluated.
     causal_safe: ClassVar[bool] = True
     #: The features of R projections are the first of those of more. If not, the engine evaluates every R anew.
     nested: ClassVar[bool] = True
