@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -378,18 +379,18 @@ def test_the_estimators_of_the_documents_are_verified_as_they_say():
 class Shifted(FeatureMap):
     """``exp(w.x - |x|^2/2 - shift) + eps``; the shift is the maximum over all keys, as docs/own-estimator.md says."""
 
-    shift: float = 0.0
+    shift: Any = 0.0
     name = "shifted"
     reference = "-"
     features_per_projection = 1
-    causal_safe = False
+    causal_safe = nested = False
     fit_needs_omega = True
 
     def exponent(self, x, omega):
-        return x @ omega.T - half_squared_norm(x)
+        return x @ omega.mT - half_squared_norm(x)
 
     def fit(self, x, y, omega):
-        return replace(self, shift=float(self.exponent(y, omega).max()))
+        return replace(self, shift=self.exponent(y, omega).max(axis=(-2, -1), keepdims=True))
 
     def features(self, x, projection, sample):
         return (Features(np.exp(projection - half_squared_norm(x) - self.shift) + 1e-3, 0.0 * projection[..., :1]),)
@@ -404,10 +405,11 @@ def test_a_map_takes_what_depends_on_all_keys_as_the_document_says():
     section = text.partition("## A feature map")[2].partition("\n## ")[0]
     assert [name for name in ("fit(self, x, y, omega)", "fit_needs_omega", "causal_safe") if name not in section] == []
     rng = np.random.default_rng(0)
-    query, key, value, omega = *rng.normal(size=(3, 16384, 8)), rng.normal(size=(16, 8))
+    query, key, value, omega = *rng.normal(size=(3, 2, 16384, 8)), rng.normal(size=(16, 8))
     x, y, shifted = query / 8**0.25, key / 8**0.25, Shifted()
-    left, right = (np.exp(shifted.exponent(a, omega) - shifted.exponent(y, omega).max()) + 1e-3 for a in (x, y))
-    expected = left @ (right.T @ value) / (left @ right.sum(axis=0))[:, None]
+    shift = shifted.exponent(y, omega).max(axis=(1, 2), keepdims=True)
+    left, right = (np.exp(shifted.exponent(a, omega) - shift) + 1e-3 for a in (x, y))
+    expected = left @ (right.mT @ value) / (left @ right.sum(axis=1)[..., None])
     np.testing.assert_allclose(linear_attention(query, key, value, omega, shifted), expected, rtol=1e-9, atol=1e-12)
 
 
