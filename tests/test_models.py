@@ -41,6 +41,7 @@ MASKS = [
     ("window", "x.... .x... ..x.. ...x. ....x"),
     ("other", "x.... .x... .xx.. .xxx. .xxxx"),
     ("other", "x.xx. .xx.. xx..x ..xxx x..x."),
+    ("other", "xxxxx xxxxx xxxxx xxxxx ....."),  # the last query alone is hidden
 ]
 
 

@@ -69,7 +69,8 @@ def _is_padded_and_causal(seen: Any) -> bool:
     real, n = seen[:, :1, -1], seen.shape[-1]
     causal = seen.new_ones(n, n).tril() & real[..., None, :]
     alike = (seen[:, :, -1] == real).all()  # in all heads
-    return bool(alike & ((seen == causal).all(-1) | (seen.all(-1) & ~real)).all())
+    padding = ~real & real.any(-1, keepdim=True)
+    return bool(alike & ((seen == causal).all(-1) | (seen.all(-1) & padding)).all())
 
 
 def _is_band(seen: Any) -> bool:
