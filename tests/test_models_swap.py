@@ -28,6 +28,7 @@ from favorbench.models.replacements import (
 )
 from favorbench.models.swap import replace_attention
 from favorbench.numerics.streams import stream
+from favorbench.studies.function_errors import function_error
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -518,6 +519,22 @@ def test_gradients_through_a_users_function_of_torch_are_right_or_refused():
     assert_allclose(gradient, right, rtol=1e-12)
     with replace_attention(model, method=detached, size=8), pytest.raises(ModelError, match="no gradient passes"):
         torch.autograd.grad((x + model(x)).square().sum(), x)
+
+
+def test_a_function_of_torch_is_measured_without_gradients(rng):
+    """Those of its own parameters would take memory and seconds that inference does not need."""
+    graphs = []
+
+    def scaled(query: torch.Tensor, key, value, size, rng):
+        graphs.append((query @ torch.nn.Parameter(torch.eye(4, dtype=query.dtype))).requires_grad)
+        return fused(query, key, value, size, rng)
+
+    function_error(scaled, tuple(rng.standard_normal((3, 24, 4))), draws=2)
+    assert not any(graphs)
+    model = Reader()
+    with replace_attention(model, method=scaled, size=8):  # the control
+        model(torch.randn(1, 24, 4, dtype=torch.float64))
+    assert graphs[-1]
 
 
 @pytest.mark.parametrize("name", ["indices", "block_indices"])

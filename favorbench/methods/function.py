@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import importlib
 import inspect
 import re
 import sys
@@ -61,8 +62,11 @@ class ArrayFunction:
         copies = [1 * array for array in arrays]
         if not tensors:
             return self.function(*(c if isinstance(c, np.ndarray) else on_host(c) for c in copies), *others, **keywords)
-        moved = (to_torch(c) if isinstance(c, np.ndarray) else c for c in copies)
-        return self.function(*moved, *others, **keywords)
+        torch = importlib.import_module("torch")
+        in_model = not isinstance(arrays[0], np.ndarray)  # with the gradients that it has there
+        with torch.set_grad_enabled(in_model and torch.is_grad_enabled()):
+            moved = (to_torch(c) if isinstance(c, np.ndarray) else c for c in copies)
+            return self.function(*moved, *others, **keywords)
 
 
 def output_on_host(who: str, call: Callable[[], Any], query: np.ndarray, value: np.ndarray) -> np.ndarray:
