@@ -18,7 +18,7 @@ from favorbench.studies.recommend.answer import Recommendation, notes, records, 
 from favorbench.studies.recommend.candidates import EstimatorSetting, _can_run, _finer_sizes, _sizes, _trivial
 from favorbench.studies.recommend.decision import Decision, MeasuredCandidate, WholeModel
 from favorbench.studies.recommend.figure import charts
-from favorbench.studies.recommend.study import _check_limits, check_target
+from favorbench.studies.recommend.study import _check_limits, target_of
 from tests.command_line import read_table
 from tests.definitions import member
 
@@ -144,10 +144,10 @@ def test_what_recommend_allows():
         with pytest.raises(ScenarioError, match=f"`{name}`"):
             _check_limits(*limits(line))
     for target, metric in ((5e-324, "mse"), (1.0, "mse"), (0.9999999999999999, "cosine")):
-        check_target(target, metric)
+        target_of(target, metric)
     for target, metric in ((0.0, "mse"), (1.0, "cosine"), (1.0, "top1")):
         with pytest.raises(ScenarioError, match="`target`"):
-            check_target(target, metric)
+            target_of(target, metric)
 
 
 @pytest.mark.parametrize("name, given", [("per_head", True), ("exact_heads", "L0H0"), ("device", "cuda")])

@@ -628,6 +628,8 @@ def test_the_command_says_it_all(heads):
         --metric '' => --metric ''
         -R '' => -R
         --metric rounding => --metric 'rounding'
+        --metric cosine => --target has no default for cosine, which is 1 where the estimate is exact: give one
+        --metric mse => --target has no default for mse, which has the scale of v: give one
         --metric skill --target 1.5 => allowed for skill: a number above 0 and below 1
         --max-size 0 => --max-size 0 given
         --max-cost 0 => --max-cost 0.0 given

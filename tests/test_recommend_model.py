@@ -700,6 +700,7 @@ def test_a_recommendation_for_heads_is_looked_at():
         --target 0 => --target 0.0 given, allowed: a number above 0
         --metric mse => --metric 'mse'; allowed for a model: embedding_loss, delta_nll, kl, top1
         --metric kl => --metric kl: {model} predicts no next token; allowed: embedding_loss
+        --metric top1 => --target has no default for top1, which is 1 where the estimate is exact: give one
         --metric top1 --target 1 => --target 1 given, allowed for top1: a number above 0 and below 1
         --probability 0.9 => for 2 candidates; of 24 tokens there are 5, where equal ones count once: give more texts
         -L 400 => -L 400: {model} reads at most 64 tokens

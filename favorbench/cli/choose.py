@@ -74,7 +74,14 @@ def recommend(
         list[Path] | None,
         option(TEXTS, "With --model: files, split into texts of -L tokens.", metavar="FILE..."),
     ] = None,
-    target: Annotated[float, option(TARGET, "The largest error; for cosine, skill and top1 the smallest value.")] = 0.1,
+    target: Annotated[
+        float | None,
+        option(
+            TARGET,
+            "The largest error; for cosine, skill and top1 the smallest value.  [default: 0.1, but none for these, mse "
+            "and max_abs_error]",
+        ),
+    ] = None,
     metric: Annotated[
         str | None,
         option(

@@ -33,7 +33,7 @@ from favorbench.studies.recommend.candidates import families, study_of
 from favorbench.studies.recommend.decision import CostUnit, Decision, signed
 from favorbench.studies.recommend.evidence import MOST_DRAWS, Rule
 from favorbench.studies.recommend.search import CandidateEvaluator, HeadDraws, HeadSearch, Interrupted
-from favorbench.studies.recommend.whole_model import check_target, recommend_model
+from favorbench.studies.recommend.whole_model import recommend_model, target_of
 
 if TYPE_CHECKING:
     from favorbench.models.captured import Captured
@@ -66,7 +66,7 @@ def rows_of_head(task: SearchTask, number: int) -> list[Row]:
 
 def recommend(
     inputs: "str | Path | Sequence[Array] | Mapping[str, Any] | Captured | None" = None,
-    target: float = 0.1,
+    target: float | None = None,
     metric: str | None = None,
     probability: float = 0.9,
     confidence: float = 0.95,
@@ -104,7 +104,8 @@ def recommend(
         As for a sweep: a path, "minilm", "gaussian", or in memory arrays (q, k, v), {"mine": (q, k, v)} or the
         result of ``fb.capture``; of NumPy or torch, (L, d), (heads, L, d) or (batch, heads, L, d), not scaled.
     target
-        The error to stay below. If larger is better, as for cosine, the value to reach.
+        The error to stay below, by default 0.1. For cosine, skill and top1 the value to reach; these, mse and
+        max_abs_error have no default.
     metric
         An error among those of `favorbench list metrics`, by default relative_error. For a model embedding_loss (1 -
         cosine of the embedding, the default of encoders), delta_nll (nats per token, the default of language models),
@@ -193,8 +194,8 @@ def recommend(
         check_workers(workers)
         with progress_callback(progress, "recommend", "measurements") as report:
             return recommend_model(
-                str(model), texts, metric, Rule(target, probability, 1 - confidence), max_size, max_cost, maps, methods,
-                samplers, keys, by, out, report, trust_remote_code, per_head, workers, device, exact_heads,
+                str(model), texts, metric, target, probability, confidence, max_size, max_cost, maps, methods, samplers,
+                keys, by, out, report, trust_remote_code, per_head, workers, device, exact_heads,
             )  # fmt: skip
     for_models = {
         "per_head": per_head,
@@ -208,7 +209,7 @@ def recommend(
         raise ScenarioError(f"`{wrong}` is of a sweep, and recommend plans its own sizes and draws: leave it out")
     metric = "relative_error" if metric is None else metric
     check_name("metric", metric, [name for name, member in METRICS.items() if member.error and name != EFFECT])
-    check_target(target, metric)
+    target = target_of(target, metric)
     searchers = choose_cluster(cluster, workers, None) or workers
     processes = check_workers(searchers)
     with tempfile.TemporaryDirectory() as folder:

@@ -285,12 +285,12 @@ class ModelSearch(CandidateSearch):
 
 
 def recommend_model(
-    name: str, texts: Sequence[str | Path], metric: str | None, rule: Rule, max_size: int, max_cost: float,
-    maps: str | None, methods: str | None, samplers: str | None, keys: Mapping[str, Any], by: CostUnit,
-    out: str | Path | None, report: Progress, trust_remote_code: bool, per_head: bool, workers: int | Executor,
-    device: str, exact_heads: Any,
+    name: str, texts: Sequence[str | Path], metric: str | None, target: float | None, probability: float,
+    confidence: float, max_size: int, max_cost: float, maps: str | None, methods: str | None, samplers: str | None,
+    keys: Mapping[str, Any], by: CostUnit, out: str | Path | None, report: Progress, trust_remote_code: bool,
+    per_head: bool, workers: int | Executor, device: str, exact_heads: Any,
 ) -> Recommendation:  # fmt: skip
-    """Find the cheapest certified setting for all attention of a model. rule: its target has no sign yet.
+    """Find the cheapest certified setting for all attention of a model.
 
     keys: seq_len, seed and num_projections of a scenario, where they are given.
     """
@@ -298,7 +298,7 @@ def recommend_model(
         raise ScenarioError(
             f"`metric` {shown(metric)}{nearest(metric, EFFECTS)}; allowed for a model: {', '.join(EFFECTS)}"
         )
-    check_target(rule.target, metric)
+    target = target_of(target, metric)
     kept = heads_by_layer(exact_heads)
     if kept and per_head:
         raise ScenarioError("`per_head` chooses the heads that stay exact: leave out `exact_heads`, or `per_head`")
@@ -314,7 +314,7 @@ def recommend_model(
     requested = load_scenario(None, {"num_projections": sizes}).sizes(shapes[0].d) if sizes is not None else ()
     settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
-    target, rule = rule.target, rule._replace(target=signed(rule.target, metric))
+    rule = Rule(signed(target, metric), probability, 1 - confidence)
     files = {*map(_file_of, model.texts)}
     earlier, before = _earlier(path)  # texts that have tested candidates must not choose, nor the other way round
     kept_texts = sum(text in model.texts for text in earlier[:before])
@@ -377,12 +377,17 @@ def recommend_model(
         return answer(about)
 
 
-def check_target(target: float, metric: str | None) -> None:
-    """Raise ScenarioError for a target that cannot be certified."""
+def target_of(target: float | None, metric: str | None) -> float:
+    """Return the target, by default 0.1. Raises ScenarioError for one that cannot be certified, or has no default."""
+    if target is None and metric in ("cosine", "skill", "top1", "mse", "max_abs_error"):
+        scale = "has the scale of v" if metric in ("mse", "max_abs_error") else "is 1 where the estimate is exact"
+        raise ScenarioError(f"`target` has no default for {metric}, which {scale}: give one")
+    target = 0.1 if target is None else target
     if not (is_number(target) and target > 0):
         raise ScenarioError(f"`target` {shown(target)} given, allowed: a number above 0")
     if metric is not None and better_of(metric) == "higher" and target >= 1:
         raise ScenarioError(f"`target` {target:g} given, allowed for {metric}: a number above 0 and below 1")
+    return target
 
 
 def _metric(model: MeasuredModel, metric: str | None) -> str:
