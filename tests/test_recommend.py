@@ -635,6 +635,7 @@ def test_the_command_says_it_all(heads):
         --max-cost 0 => --max-cost 0.0 given
         --causal --methods nystrom => cannot be causal
         --heads L9H9 => has no head 'L9H9'
+        --trust-remote-code => --trust-remote-code is for a model, and this is about heads: leave it out
         --by seconds => --by is for a model, and this is about heads: leave it out
     """),
 )

@@ -62,8 +62,8 @@ def audit(
     """Measure implementations of other projects.
 
     Distance to exact and to uniform attention, effect of eps, distribution of the sampler; every query sees all keys,
-    also those of a causal model. Also saves a run with FAVOR+ and the trivial answers, on other draws, for table, rank,
-    plot and compare; rerun the command to resume.
+    also those of a causal model. Also saves a run with FAVOR+ and the trivial answers, on other draws, for table, plot
+    and compare; rerun the command to resume.
     """
     from favorbench import console
     from favorbench.console.studies import audit_sections

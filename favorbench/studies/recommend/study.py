@@ -202,6 +202,7 @@ def recommend(
         "exact_heads": exact_heads,
         "device": device != "cpu",
         "by": by != "multiplications",
+        "trust_remote_code": trust_remote_code,
     }
     if wrong := next((name for name, given in for_models.items() if given), ""):
         raise ScenarioError(f"`{wrong}` is for a model, and this is about heads: leave it out, or give `model`")
