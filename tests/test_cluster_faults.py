@@ -134,7 +134,9 @@ def test_a_cluster_that_is_gone(scenario, victim, number, said):
 ONE_OF_THEM = "abs(query[0, 0] - {value!r}) < 1e-12"
 
 
-def test_a_draw_that_kills_its_worker_each_time_fails_alone(scenario, monkeypatch):
+@pytest.mark.parametrize("failures", ["1", "3"])
+def test_a_draw_that_kills_its_worker_each_time_fails_alone(scenario, failures, monkeypatch):
+    """Also with Dask's own 3, which is more than there are workers."""
     monkeypatch.setenv("FAVORBENCH_CLUSTER_TIMEOUT", "60")
     from favorbench.engine.plan import plan
     from favorbench.engine.study import Study
@@ -143,7 +145,7 @@ def test_a_draw_that_kills_its_worker_each_time_fails_alone(scenario, monkeypatc
     value = first_query(plan(study)[7])
     asked = scenario(ONE_OF_THEM.format(value=value), trials=12)
     with (
-        cluster("c", 2, "--nanny", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as processes,
+        cluster("c", 2, "--nanny", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=failures) as processes,
         pytest.raises(WorkerError, match=r"draws missing: 1, as their worker died .*; the first is draw 7, gaussian"),
     ):
         sweep(asked, "run", cluster=processes.address)

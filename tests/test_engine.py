@@ -367,3 +367,28 @@ def test_a_task_whose_worker_is_gone_is_given_to_others_and_expected_of_no_one_e
     run = tasks.TaskRun(Vanishing(), iter([5]), 1, lambda why, item: f"{why}: {item}")
     with pytest.raises(WorkerError, match=r"died twice .*: 5"):
         list(run.results())
+
+
+class Deserted(tasks.Pool):
+    """A pool whose workers all die of each task, and are replaced."""
+
+    slots, submitted = 1, 0
+
+    def __init__(self):
+        pass
+
+    def submit(self, task):
+        self.submitted += 1
+        assert self.submitted < 20, "it is submitted for ever"
+        return Future()
+
+    def has_lost(self, task):
+        return True
+
+
+def test_a_task_that_loses_all_its_workers_again_and_again_is_given_up(monkeypatch):
+    """A small cluster with nannies ran for ever: each submission is a new one to Dask, which counts deaths of one."""
+    monkeypatch.setattr(tasks, "POLL_SECONDS", 0.01)
+    run = tasks.TaskRun(Deserted(), iter([5]), 1, lambda why, item: f"{why}: {item}")
+    with pytest.raises(WorkerError, match=r"died twice .*: 5"):
+        list(run.results())

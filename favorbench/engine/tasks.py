@@ -82,7 +82,8 @@ class Task(Generic[Item]):
     """Items that are computed together.
 
     alone: their worker died before. failed_on: workers that had no memory or disk for them. workers: that may compute
-    them, on a cluster. futures: the same task on several workers, where one is stuck.
+    them, on a cluster. futures: the same task on several workers, where one is stuck. losses: how often all that
+    may compute them were gone.
     """
 
     items: list[Item]
@@ -91,6 +92,7 @@ class Task(Generic[Item]):
     workers: frozenset[str] = frozenset()
     since: float = field(default_factory=time.monotonic)
     futures: list[Future[TaskResult]] = field(default_factory=list)
+    losses: int = 0
 
 
 class Pool:
@@ -270,7 +272,10 @@ class TaskRun(Generic[Item]):
         for task in set(self._tasks.values()) if self._pool.slots else ():
             if lost := self._pool.has_lost(task):
                 self._forget(task)
-            if lost or (idle and self._pool.is_stuck(task, self._longest)):
+                task.losses += 1
+            if task.losses == MAX_RETRIES:  # it may be what kills them
+                self._lose(task)
+            elif lost or (idle and self._pool.is_stuck(task, self._longest)):
                 task.since = time.monotonic()
                 with signals_held():
                     self._submit(task)
