@@ -1,6 +1,7 @@
 """The command line as a user meets it: output, exit codes, pipes, and one clear line for every mistake."""
 
 import dataclasses
+import errno
 import importlib.util
 import io
 import json
@@ -431,6 +432,17 @@ def test_a_full_stdout_is_said():
     done = subprocess.run(f"{COMMAND} list maps > /dev/full", shell=True, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "favorbench: cannot write the output: No space left on device\n"
+
+
+def test_where_no_process_can_be_started_the_limit_is_named_and_not_the_output(monkeypatch):
+    """As at the end of `ulimit -u`, or of the processes that a container may have."""
+
+    def fail():
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("multiprocessing.resource_tracker.ensure_running", fail)
+    code, _, said = run("sweep --maps positive -R 4 -L 8 -d 2 --trials 1 --out run")
+    assert code == 2 and said.startswith("favorbench: cannot start another process: ") and "ulimit -u" in said
 
 
 def test_output_that_is_cut_off_is_an_error_where_python_does_not_buffer():

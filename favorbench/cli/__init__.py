@@ -107,6 +107,8 @@ def _explanation(error: BaseException, arguments: list[str]) -> str:
         return f"a library cannot be loaded: {causes[-1]}; install favorbench and its extras again"
     if isinstance(error, UnicodeError):
         return f"a name is not valid UTF-8: {text}"
+    if isinstance(error, BlockingIOError) and error.strerror == os.strerror(errno.EAGAIN):
+        return f"cannot start another process: {error.strerror}; end others, or allow more (ulimit -u)"
     if isinstance(error, OSError):
         what = "write the output" if error.filename is None else f"use {shown(error.filename)}"
         return f"cannot {what}: {error.strerror or text}"
