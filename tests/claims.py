@@ -288,6 +288,12 @@ def python():
     return [project["requires-python"].strip(">=")]
 
 
+def default_target():
+    from favorbench.studies.recommend.whole_model import target_of
+
+    return [f"{target_of(None, 'relative_error'):g}"]
+
+
 def default(command, name, times=1):
     import typer
 
