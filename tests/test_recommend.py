@@ -230,6 +230,20 @@ def test_too_few_draws_are_refused_with_the_number_that_is_needed(probability, s
     assert probability > 0.99 or _check_draws(rule, units[:1], "texts") is None
 
 
+def test_a_certified_largest_error_is_said_to_be_that_of_the_measured_rows():
+    """That of the mean of V over all rows is beyond its certified bound in every draw."""
+    query, key, value = np.random.default_rng(0).standard_t(3, size=(3, 512, 4))
+    keys = {"target": 6.0, "maps": "none", "methods": "clusters", "num_projections": [8], "query_rows": 16}
+    found = {name: fb.recommend((query, key, value), metric=name, **keys) for name in ("max_abs_error", "mse")}
+    decision = found["max_abs_error"].decisions[0]
+    assert decision.outcome == "certified" and decision.setting.name == "uniform"
+    assert np.abs(value.mean(axis=0) - fb.exact_attention(query, key, value)).max() > decision.bound
+    said = {name: "over all rows it can be far larger" in certified_in_words(result) for name, result in found.items()}
+    assert said == {"max_abs_error": True, "mse": False}
+    whole = fb.recommend((query, key, value), metric="max_abs_error", **keys | {"query_rows": None})
+    assert "over all rows" not in certified_in_words(whole)
+
+
 def test_a_certificate_of_a_model_names_its_texts():
     """Each part of the sentence where it applies."""
     points = [SimpleNamespace(draws=draws) for draws in (2, 9)]

@@ -250,11 +250,14 @@ def certified_in_words(result: Recommendation) -> str:
     tested = "candidates"  # with other inputs or rows in each draw, the error of every one is random
     if result.over == "projections":
         tested = "random candidates. Deterministic candidates are computed, not tested"
+    rows = ""
+    if result.metric == "max_abs_error" and "query rows measured" in result.title:
+        rows = " The largest error is that of the query rows measured: over all rows it can be far larger."
     return (
         f"A certified bound holds with probability >= {result.probability:g}, {scope}. All verdicts on all heads "
         f"(reaches the target or not) are right with {in_full(result.confidence)} confidence, and so are all bounds. "
         f"The {in_full(1 - result.confidence)} are split equally among heads, and on each head among its {tested}."
-    )
+    ) + rows
 
 
 def number(value: float) -> str:
