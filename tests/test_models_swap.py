@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from numpy.testing import assert_allclose
 import favorbench as fb
 from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.maps import MAPS, get_map
-from favorbench.methods import METHODS
+from favorbench.methods import METHODS, Estimate, Method
 from favorbench.methods.features import LinearAttention
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import (
@@ -519,6 +520,66 @@ def test_gradients_through_a_users_function_of_torch_are_right_or_refused():
     assert_allclose(gradient, right, rtol=1e-12)
     with replace_attention(model, method=detached, size=8), pytest.raises(ModelError, match="no gradient passes"):
         torch.autograd.grad((x + model(x)).square().sum(), x)
+
+
+class Mixing(torch.nn.Module):
+    """Keys and values that a trained matrix mixes, as Linformer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Parameter(torch.linspace(0.0, 1.0, 6 * 24, dtype=torch.float64).reshape(6, 24))
+
+    def forward(self, query, key, value, size, rng):
+        key, value = self.mix @ key, self.mix.square() @ value
+        return torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+
+
+@pytest.mark.parametrize("by", ["module", "function"])
+def test_an_approximation_is_trained_in_a_frozen_model_without_saying_that_it_takes_tensors(by):
+    """The first layer asked it with NumPy's arrays: its parameters had the gradients of all layers but that one."""
+    model, mixing = torch.nn.Sequential(Reader(), Reader()), Mixing()
+    mixed = mixing if by == "module" else lambda *inputs: mixing(*inputs)
+    x = torch.randn(1, 24, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def loss():
+        with replace_attention(model, method=mixed, size=6):
+            return model(x).square().sum()
+
+    (gradient,) = torch.autograd.grad(loss(), mixing.mix)
+    with torch.no_grad():
+        losses = []
+        for step in (1e-6, -2e-6):
+            mixing.mix += step
+            losses.append(loss())
+    assert_allclose(gradient.sum(), (losses[0] - losses[1]) / 2e-6, rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class Detached(Method):
+    """A class of one's own, for all heads together, that computes without gradients."""
+
+    name, reference, description, random = "detached", "none", "exact attention", False
+
+    @torch.no_grad()
+    def output(self, problem):
+        return torch.softmax(problem.query @ problem.key.mT, dim=-1) @ problem.value
+
+    def estimates(self, problem, sizes, streams):
+        yield from (Estimate(size, size, self.output(problem), None) for size in sizes)
+
+
+def test_gradients_through_a_users_class_without_any_are_refused():
+    """They were 0 without a word."""
+    model, x = Reader(), torch.randn(1, 24, 4, dtype=torch.float64, requires_grad=True)
+    with replace_attention(model, method=Detached(), size=8), pytest.raises(ModelError, match="no gradient passes"):
+        torch.autograd.grad((x + model(x)).square().sum(), x)
+
+
+def test_a_module_in_single_precision_is_called_in_that_of_the_model():
+    """The first layer asked it in float64, which a matrix in float32 cannot be multiplied with."""
+    model, x = Reader(), torch.randn(1, 24, 4)
+    with torch.no_grad(), replace_attention(model, method=Mixing().float(), size=6):
+        assert model(x).isfinite().all()
 
 
 def test_a_function_of_torch_is_measured_without_gradients(rng):

@@ -25,12 +25,14 @@ from favorbench.users import failures_named, import_object, stated_cost
 class ArrayFunction:
     """A user's function of arrays. It is given copies, as NumPy arrays or as torch tensors, whichever it takes.
 
-    An attribute ``tensors`` or annotations may say so; otherwise a first call that fails is tried with the others.
+    An attribute ``tensors`` or annotations may say so, and a torch module takes tensors; otherwise a first call that
+    fails is tried with the others.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.tensors: bool | None = getattr(function, "tensors", None)
+        is_module = "torch" in sys.modules and isinstance(function, sys.modules["torch"].nn.Module)
+        self.tensors: bool | None = getattr(function, "tensors", True if is_module else None)
         with contextlib.suppress(TypeError, ValueError):  # functions written in C have no signature
             if self.tensors is None and "Tensor" in str(inspect.signature(function)):
                 self.tensors = True

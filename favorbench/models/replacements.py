@@ -1,5 +1,6 @@
 """Replacements of a model's attention: estimators, exact attention in another precision, or no attention."""
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -189,6 +190,8 @@ class EstimatedAttention(Replacement):
         generators = [stream(seed, "model", "method", self.label, *names, number) for number in numbers[::group]]
         compute = functools.partial(self._batched_output, group) if batched else self._separate_output
         output = compute(method, arrays, heads.causal, generators)
+        if not output.requires_grad:
+            output = _without_gradient()(output, self.label, *arrays)
         return output.reshape(heads.output_shape).to(query)
 
     def _map_output(self, method: LinearAttention, heads: LayerHeads, rng: np.random.Generator) -> Tensor:
@@ -199,15 +202,16 @@ class EstimatedAttention(Replacement):
         self, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
     ) -> Tensor:
         """(heads, n, d_v), one head after the other, in NumPy where the method needs it."""
-        given = arrays
+        given, kept = arrays, copy.deepcopy(generators)
         if method.arrays == "host" or (isinstance(method, Function) and not method.tensors):
             arrays = [array.detach().double().cpu().numpy() for array in arrays]
         heads, size = zip(*arrays, generators, strict=True), self.requested_size
         answers = (method_attention(q, k, v, method, size, rng, causal) for q, k, v, rng in heads)
         # copies, as a class may write the next head into the same array
         outputs = [torch.as_tensor(each, device=getattr(each, "device", "cpu")).clone() for each in answers]
-        output = torch.stack(outputs)
-        return output if output.requires_grad else _without_gradient()(output, self.label, *given)
+        if arrays is not given and isinstance(method, Function) and method.tensors:  # its first call has shown that
+            return self._separate_output(method, given, causal, kept)
+        return torch.stack(outputs)
 
     def _batched_output(
         self, group: int, method: Method, arrays: Sequence[Any], causal: bool, generators: Sequence[np.random.Generator]
