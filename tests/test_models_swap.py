@@ -582,6 +582,19 @@ def test_a_module_in_single_precision_is_called_in_that_of_the_model():
         assert model(x).isfinite().all()
 
 
+def test_a_model_calls_a_function_once_for_each_head(tokens):
+    """It was called again for the sums of its weights, which nothing here takes: seconds were twice too many."""
+    calls = []
+
+    def counted(query: torch.Tensor, key, value, size, rng):
+        calls.append(None)
+        return fused(query, key, value, size, rng)
+
+    with replace_attention(model := bert(), method=counted, size=8):
+        hidden(model, tokens)
+    assert len(calls) == SHAPE["num_hidden_layers"] * SHAPE["num_attention_heads"]
+
+
 def test_a_function_of_torch_is_measured_without_gradients(rng):
     """Those of its own parameters would take memory and seconds that inference does not need."""
     graphs = []
