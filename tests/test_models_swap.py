@@ -575,6 +575,34 @@ def test_gradients_through_a_users_class_without_any_are_refused():
         torch.autograd.grad((x + model(x)).square().sum(), x)
 
 
+@dataclass(frozen=True)
+class Halving(Detached):
+    """It changes its values in place."""
+
+    name = "halving"
+
+    def output(self, problem):
+        return super().output(problem._replace(value=problem.value.mul_(0.5)))
+
+
+def test_a_class_that_changes_values_in_place_leaves_those_of_the_caller_and_of_other_heads():
+    """Of two heads, the one that was to stay exact was computed from the changed values."""
+    query, key, value = torch.randn(3, 1, 2, 24, 4, dtype=torch.float64)
+    before, model = value.clone(), Heads()
+    own = model(query, key, value)
+    with replace_attention(model, method=Halving(), size=8, heads=[0]):
+        assert_allclose(model(query, key, value)[:, 1], own[:, 1])
+    fb.method_attention(query[0, 0], key[0, 0], value[0, 0], Halving(), 8)
+    assert torch.equal(value, before)
+
+
+class Heads(torch.nn.Module):
+    """Attention of heads that it is given."""
+
+    def forward(self, query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+
 def test_a_module_in_single_precision_is_called_in_that_of_the_model():
     """The first layer asked it in float64, which a matrix in float32 cannot be multiplied with."""
     model, x = Reader(), torch.randn(1, 24, 4)

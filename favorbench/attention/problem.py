@@ -52,12 +52,12 @@ class AttentionProblem(NamedTuple):
 
     @staticmethod
     def of(query: Array, key: Array, value: Array, causal: bool = False) -> "AttentionProblem":
-        """Make the problem of queries and keys that are not scaled yet, with scaled copies; integers become floats."""
+        """Make the problem of queries and keys that are not scaled yet, of copies; integers become floats."""
         factor, (n, l) = query.shape[-1] ** -0.25, (query.shape[-2], key.shape[-2])  # noqa: E741
         query, key, xp = query * factor, key * factor, array_namespace(value)
         if not xp.isdtype(value.dtype, "real floating"):
             value = xp.astype(value, query.dtype)
-        return AttentionProblem(query, key, value, np.arange(n) if n == l or causal else None, causal)
+        return AttentionProblem(query, key, 1 * value, np.arange(n) if n == l or causal else None, causal)
 
     def unscaled(self) -> tuple[Array, Array]:
         """Return copies of queries and keys as attention takes them, not scaled."""
