@@ -89,7 +89,7 @@ def _judged(subject: str, declared: Sequence[float | None], work: Iterable[float
         return MeasuredClaim(subject, CLAIM, None, 0, "nothing declared: it does not say what it costs")
     done = list(work)
     if not any(done):
-        detail = "no matrix product of the arrays it was given"
+        detail = "no matrix product in NumPy of the arrays it was given"
         return MeasuredClaim(subject, CLAIM, None, 0, detail, otherwise=NOT_COUNTED)
     ratio = max(count / said if said else np.inf for count, said in zip(done, declared, strict=True))
     return MeasuredClaim(subject, CLAIM, ratio / SLACK, 0, f"does {ratio:.3g} times what it says")
