@@ -367,6 +367,14 @@ def test_weights_that_are_missing_or_quantised(folder, tmp_path):
             load(name)
 
 
+def test_an_adapter_beside_the_weights(folder, tmp_path):
+    # Weights would be those without it, unless peft is installed; then a run would mix rows of two adapters.
+    name = folder()
+    (tmp_path / "model/adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(ModelError, match=r"has an adapter of peft .*save the model with it merged"):
+        load(name)
+
+
 def test_more_than_memory(folder, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")

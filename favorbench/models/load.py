@@ -151,6 +151,9 @@ _SETTINGS = (
 #: How sentence-transformers embeds a text: its pooling, and the modules after the model.
 _POOLING, _MODULES = "1_Pooling/config.json", "modules.json"
 
+#: The settings of an adapter of peft, such as LoRA, beside the weights of a model.
+_ADAPTER = "adapter_config.json"
+
 #: A tokenizer without a limit reports a larger number.
 _NO_LIMIT = 1_000_000_000
 
@@ -300,9 +303,14 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
     folder = home if isinstance(home, Path) else _snapshot(str(home))
-    for file in () if isinstance(home, Path) else (_POOLING, _MODULES):  # transformers downloads no more than it needs
+    wanted = () if isinstance(home, Path) else (_POOLING, _MODULES, _ADAPTER)  # transformers downloads what it needs
+    for file in wanted:
         with contextlib.suppress(OSError):  # not there
             transformers.utils.cached_file(name, file, revision=folder.name)
+    if (folder / _ADAPTER).exists():  # transformers applies it only where peft is installed
+        raise ModelError(
+            f"{name} has an adapter of peft ({_ADAPTER}): save the model with it merged (merge_and_unload)"
+        )
     digest = digest or weights_digest(weight_files(folder, chosen))
     others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
