@@ -142,6 +142,19 @@ def test_the_search_finds_the_cheapest_and_stops_there():
     assert not found[-1].values and len(found[0].values) < 20 and len(found[1].values) < 60
 
 
+def test_the_best_of_few_draws_that_is_worse_with_more_is_not_named_the_best():
+    """Where nothing is certified: a bound of 5 was stated of it, and none of the other."""
+    lucky, steady, rule = candidate(1.0), candidate(2.0), Rule(0.1, 0.9, 0.05)
+
+    def measure(one):
+        one.values.append(0.3 if one is steady else 0.2 if len(one.values) < 8 else 5.0)
+        return True
+
+    rule = search([lucky, steady], rule, measure)
+    assert {lucky.verdict, steady.verdict} == {"dropped"} and len(lucky.values) < 12
+    assert (lucky.bound(rule), steady.bound(rule)) == (np.inf, 0.3)
+
+
 def test_deterministic_estimators_are_decided_by_one_evaluation():
     found = simulated({1.0: 0.1, 3.0: 1.0}, 0, deterministic=2.0)
     assert [(one.verdict, len(one.values) > 0) for one in found] == [

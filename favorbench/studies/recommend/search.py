@@ -92,7 +92,7 @@ def search(candidates: Sequence[Candidate], rule: Rule, measure: Measure) -> Rul
 
     rule.alpha: of all candidates together. Deterministic ones are decided first, by one draw. Random ones that are
     cheaper share alpha equally; their number does not depend on random draws. If nothing is certified, the best
-    candidate gets as many draws as a certificate takes, so that its error has a bound.
+    candidate of each moment gets a draw, until it has as many as a certificate takes, so that its error has a bound.
     """
     for candidate in candidates:
         if not candidate.random:
@@ -104,20 +104,17 @@ def search(candidates: Sequence[Candidate], rule: Rule, measure: Measure) -> Rul
     rule = rule._replace(alpha=rule.alpha / max(1, len(tried)))
     for candidate in tried:
         candidate.judge(rule)
-        _draw(candidate, rule, measure, MAX_EFFORT * rule.fewest_draws(), until_verdict=True)
+        while candidate.verdict == "open" and len(candidate.values) < MAX_EFFORT * rule.fewest_draws():
+            if not measure(candidate):
+                break
+            candidate.judge(rule)
         if candidate.verdict == "certified":
             return rule
-    if not certified and (nearest := best(candidates, rule)) and nearest.random:
-        _draw(nearest, rule, measure, rule.fewest_draws(), until_verdict=False)
-    return rule
-
-
-def _draw(candidate: Candidate, rule: Rule, measure: Measure, most: int, until_verdict: bool) -> None:
-    """Measure and judge a candidate until it has ``most`` draws, or a verdict."""
-    while len(candidate.values) < most and not (until_verdict and candidate.verdict != "open"):
-        if not measure(candidate):
+    while not certified and (nearest := best(candidates, rule)) and nearest.random:
+        if len(nearest.values) >= rule.fewest_draws() or not measure(nearest):
             break
-        candidate.judge(rule)
+        nearest.judge(rule)
+    return rule
 
 
 def best(candidates: Sequence[Candidate], rule: Rule) -> Candidate | None:
