@@ -18,7 +18,7 @@ from favorbench.methods import METHODS
 from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
-from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, verify
+from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, cost, verify
 from favorbench.studies.verify.checks import (
     NO_CLAIM,
     NOT_COUNTED,
@@ -399,11 +399,17 @@ class Shifted(FeatureMap):
         return np.exp(x @ y.T)
 
 
+class ShiftedAndCounted(Shifted):
+    def map_multiplications(self, n, l, d, num_projections):  # noqa: E741
+        return l * d * num_projections
+
+
 def test_a_map_takes_what_depends_on_all_keys_as_the_document_says():
     """A maximum in ``features`` is one of a tile: outputs are wrong by a half at 16,384 keys; no page said so."""
     text = (REPOSITORY / "docs" / "own-estimator.md").read_text(encoding="utf-8")
     section = text.partition("## A feature map")[2].partition("\n## ")[0]
-    assert [name for name in ("fit(self, x, y, omega)", "fit_needs_omega", "causal_safe") if name not in section] == []
+    names = ("fit(self, x, y, omega)", "fit_needs_omega", "causal_safe", "map_multiplications")
+    assert [name for name in names if name not in section] == []
     rng = np.random.default_rng(0)
     query, key, value, omega = *rng.normal(size=(3, 2, 16384, 8)), rng.normal(size=(16, 8))
     x, y, shifted = query / 8**0.25, key / 8**0.25, Shifted()
@@ -411,6 +417,8 @@ def test_a_map_takes_what_depends_on_all_keys_as_the_document_says():
     left, right = (np.exp(shifted.exponent(a, omega) - shift) + 1e-3 for a in (x, y))
     expected = left @ (right.mT @ value) / (left @ right.sum(axis=1)[..., None])
     np.testing.assert_allclose(linear_attention(query, key, value, omega, shifted), expected, rtol=1e-9, atol=1e-12)
+    without, declared = cost.of_maps([shifted, ShiftedAndCounted()], seed=0)
+    assert without.statistic > 1 > declared.statistic
 
 
 def test_the_document_on_samplers_names_all_that_a_sampler_may_state():
