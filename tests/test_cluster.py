@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -520,6 +521,18 @@ def test_tasks_are_longer_on_many_workers(threads, seconds):
     pool._workers = {"a": WorkerState(threads - 1, machine={"cpu": "x"}), "b": WorkerState(1, machine={"cpu": "x"})}
     pool._workers["c"] = WorkerState(100, left_out="another version")
     assert (pool.chunk_seconds, pool.slots) == (seconds, 2 * threads)
+
+
+def test_a_process_that_was_stopped_does_not_take_the_scheduler_for_silent(monkeypatch):
+    """As by Ctrl-Z and fg. Control: a scheduler that is silent while this process looks every second."""
+    pool, now = ClusterPool.__new__(ClusterPool), [0.0]
+    monkeypatch.setattr("favorbench.engine.cluster.time", SimpleNamespace(monotonic=lambda: now[0]))
+    pool._cluster, pool.name = SimpleNamespace(reply_timeout=60.0, name="a"), "the scheduler a"
+    pool._heard = pool._manned = pool._looked = 0.0
+    said = []
+    for now[0] in (1.0, 2.0, *range(500, 562)):
+        said.append(pool.trouble())
+    assert said == 63 * [""] + ["the scheduler a has not answered for 60 s"]
 
 
 def test_a_call_that_never_returns_is_left():

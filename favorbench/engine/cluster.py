@@ -262,7 +262,7 @@ class ClusterPool(Pool):
         cluster.ask(lambda: wait([state.answer for state in self._workers.values() if state.answer]), 60.0)
         if (left_out := self._left_out) and not self._usable:
             raise WorkerError(left_out[0])
-        self._heard = self._manned = time.monotonic()
+        self._heard = self._manned = self._looked = time.monotonic()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
             self._work = self._client.submit(bytes, work, pure=False)  # if its worker dies, Dask sends it again
@@ -318,6 +318,9 @@ class ClusterPool(Pool):
 
     def trouble(self) -> str:
         now, limit = time.monotonic(), self._cluster.reply_timeout
+        if now - self._looked > 5 * tasks.POLL_SECONDS:  # results came meanwhile, or this process was stopped
+            self._heard = self._manned = now
+        self._looked = now
         if now - self._heard > limit:
             return f"{self.name} has not answered for {limit:g} s"
         if now - self._manned > limit:
