@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,18 @@ def test_a_cluster_that_is_gone(scenario, victim, number, said):
         with pytest.raises(WorkerError, match=f"draws missing: .*, as {said}") as error:
             sweep(asked, "run", cluster=processes.address, progress=end)
     check_resumed(asked, str(error.value))
+
+
+def test_workers_that_dask_has_paused_are_named_while_the_run_waits(scenario):
+    scenario()
+    with cluster("c", 1, "--memory-limit", "100 MB") as processes:  # the libraries alone need more
+        command = [*MINE, "--trials", "4000", "--cluster", processes.address]
+        with open("err.txt", "w") as err:
+            process = subprocess.Popen(command, stderr=err, stdout=subprocess.DEVNULL)
+        said = "all workers have been paused by Dask, near their memory limit; the run waits"
+        wait_for(lambda: said in Path("err.txt").read_text())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
 
 
 ONE_OF_THEM = "abs(query[0, 0] - {value!r}) < 1e-12"

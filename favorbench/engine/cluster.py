@@ -262,7 +262,7 @@ class ClusterPool(Pool):
         cluster.ask(lambda: wait([state.answer for state in self._workers.values() if state.answer]), 60.0)
         if (left_out := self._left_out) and not self._usable:
             raise WorkerError(left_out[0])
-        self._heard = self._manned = self._looked = time.monotonic()
+        self._heard = self._manned = self._looked = self._advanced = time.monotonic()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph")
             self._work = self._client.submit(bytes, work, pure=False)  # if its worker dies, Dask sends it again
@@ -298,6 +298,7 @@ class ClusterPool(Pool):
         return super().worker_died(error) or isinstance(error, TimeoutError | ConnectionError)
 
     def accept(self, result: TaskResult) -> str:
+        self._advanced = time.monotonic()
         state, error = self._workers[result.worker], result.error
         if result.results:
             state.failures = 0
@@ -343,9 +344,20 @@ class ClusterPool(Pool):
 
     def _watch(self) -> None:
         """Ask in a thread which workers there are: an answer may never come."""
+        said = False
         while not self._over.wait(2 * tasks.POLL_SECONDS):
             with contextlib.suppress(WorkerError):
                 self._update_workers()
+                if not said and time.monotonic() - self._advanced > self._cluster.reply_timeout:
+                    said = self._name_paused()
+
+    def _name_paused(self) -> bool:
+        """Whether all workers are paused; say so. Such a worker finishes what it has begun, and begins nothing."""
+        workers = self._cluster.ask(functools.partial(self._client.scheduler_info, n_workers=-1))["workers"]
+        found = {worker["status"] for address, worker in workers.items() if address in self._usable}
+        if found == {"paused"}:
+            self._cluster.say("all workers have been paused by Dask, near their memory limit; the run waits")
+        return found == {"paused"}
 
     def _update_workers(self) -> None:
         """Ask which workers there are, and new ones for their versions. Raises WorkerError without an answer."""
