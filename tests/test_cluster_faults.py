@@ -232,6 +232,13 @@ def test_ctrl_c_cancels_and_says_how_much_is_saved(scenario, number, local):
                 wait_for(lambda: not any(client.processing().values()))
 
 
+def test_a_local_cluster_does_not_end_where_dask_is_told_to_end_idle_ones(monkeypatch):
+    """It closed before its processes had started, and the command could not be ended."""
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__IDLE_TIMEOUT", "1 s")
+    command = [*SWEEP, "--trials", "2", "-q", "--cluster", "local:1"]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=120).returncode == 0
+
+
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KILLS", "2"))))
 def test_any_moment_of_the_start_of_a_local_cluster_is_a_good_one_to_be_ended(seed):
     command = [*SWEEP, "--trials", "20000", "-q", "--cluster", "local:2"]

@@ -219,6 +219,7 @@ class Cluster:
                 started = _distributed().LocalCluster(
                     n_workers=self.processes, threads_per_worker=1, processes=True, host="127.0.0.1",
                     dashboard_address=None, memory_limit=0, silence_logs=logging.CRITICAL,
+                    scheduler_kwargs={"idle_timeout": 1e9},  # of a user's configuration: it may close before they start
                 )  # fmt: skip
                 self._stack.callback(started.close, timeout=10)
         except (OSError, RuntimeError) as error:
