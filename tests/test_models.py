@@ -279,14 +279,20 @@ def test_values_that_are_not_models(name, said, tmp_path, folder):
         load(name)
 
 
-def test_a_model_of_the_hub_that_is_here_needs_no_network(folder, tmp_path, monkeypatch):
-    """In the cache of huggingface_hub, as its own tools leave it: asked for by its id."""
+@pytest.fixture
+def snapshot(folder, tmp_path, monkeypatch):
+    """The folder of the model nobody/tiny in the cache of the hub."""
     home = tmp_path / "hub" / "models--nobody--tiny"
-    snapshot = home / "snapshots" / (40 * "1")
-    folder(snapshot)
+    path = home / "snapshots" / (40 * "1")
+    folder(path)
     (home / "refs").mkdir()
-    (home / "refs" / "main").write_text(snapshot.name)
+    (home / "refs" / "main").write_text(path.name)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/hub")
+    return path
+
+
+def test_a_model_of_the_hub_that_is_here_needs_no_network(snapshot):
+    """As huggingface_hub's own tools leave it: asked for by its id."""
     loaded = load("nobody/tiny")
     assert loaded.name == "nobody/tiny" and loaded.tokenizer is not None
     assert loaded.weights == load(str(snapshot)).weights
@@ -295,15 +301,9 @@ def test_a_model_of_the_hub_that_is_here_needs_no_network(folder, tmp_path, monk
         load("nobody/tiny")
 
 
-def test_the_pooling_of_a_model_of_the_hub_is_asked_for(folder, tmp_path, monkeypatch):
+def test_the_pooling_of_a_model_of_the_hub_is_asked_for(snapshot, monkeypatch):
     """transformers downloads only what it needs, which is not how sentence-transformers embeds texts."""
-    home = tmp_path / "hub" / "models--nobody--tiny"
-    snapshot = home / "snapshots" / (40 * "1")
-    folder(snapshot)
-    (home / "refs").mkdir()
-    (home / "refs" / "main").write_text(snapshot.name)
     (snapshot / "tokenizer.json").unlink()  # not complete, so that the hub is asked
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", f"{tmp_path}/hub")
 
     def download(name, file, revision):
         assert (name, revision) == ("nobody/tiny", snapshot.name)

@@ -111,7 +111,7 @@ def module(q, k, v):
     Path("functions.py").write_text(FUNCTIONS + made.format(seed=2))
     passed, failed, out = suite(mean="module")
     assert (passed, failed) == (1, 1) and "sign test" not in out
-    assert "so only rounding may change it: seed what is drawn before the call. If it is meant" in out
+    assert "so only rounding may change it; seed what may be drawn before the call. If it is meant" in out
 
 
 def test_two_tests_never_share_a_file(suite):

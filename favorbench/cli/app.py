@@ -228,7 +228,7 @@ def warn_partial(results: "RunData") -> None:
     """Say which draws of a run are missing, and what failed in the others."""
     from favorbench.results.findings import failure_sentences
 
-    if not results.manifest["complete"] and not (results.path / "recommendation.json").exists():  # it may stop early
+    if results.is_partial:
         say(f"{results.path} is PARTIAL: {results.manifest['draws_done']} of {results.manifest['draws']} draws")
     for sentence in failure_sentences(results):
         say(sentence)

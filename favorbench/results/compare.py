@@ -389,8 +389,7 @@ def sides(runs: RunComparison) -> list[str]:
     for side, run, name in zip(("old", "new"), (runs.old, runs.new), runs.estimators or ("", ""), strict=True):
         git = run.manifest.get("git")
         commit = f" at {str(git['commit'])[:9]}" if isinstance(git, dict) and git.get("commit") else ""
-        whole = run.manifest["complete"] or (run.path / "recommendation.json").exists()  # a search may stop early
-        partial = "" if whole else " (PARTIAL)"
+        partial = " (PARTIAL)" if run.is_partial else ""
         version = f"favorbench {run.manifest['favorbench']}{commit}, seed {run.scenario.seed}"
         lines.append(f"{side}: {run.path}{partial}, {version}{f': {name}' if name else ''}")
     return lines

@@ -44,7 +44,7 @@ def sentences(results: RunData) -> list[str]:
 def run_sentences(results: RunData) -> list[str]:
     """Whether the run is complete, what was left out of its inputs, and what holds over many heads."""
     said = []
-    if not results.manifest["complete"]:
+    if results.is_partial:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         said.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
     said += [*failure_sentences(results), *_undrawn_sentences(results.trials), *_machine_sentences(results.manifest)]
@@ -79,8 +79,8 @@ def _undrawn_sentences(trials: pd.DataFrame) -> list[str]:
         errors = rows.groupby([*CELL, "num_projections"], dropna=False)["mse"]
         if is_own(rows.iloc[0]) and errors.size().min() > 1 and (errors.min() == errors.max()).all():
             said.append(
-                f"{name}: no `rng` changes its error, so its draws are one measurement. If it drew projections when it "
-                "was made, those of another process may be better or worse."
+                f"{name}: on each input all its draws have one error, so they are one measurement. If it drew "
+                "projections when it was made, those of another process may be better or worse."
             )
     return said
 

@@ -71,6 +71,11 @@ class RunData(NamedTuple):
     set_aside: tuple[str, ...] = ()
     failed: Failed = {}  # noqa: RUF012
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether draws are missing. A finished search of ``recommend`` needs not all that it planned."""
+        return not self.manifest["complete"] and not (self.path / "recommendation.json").exists()
+
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and estimator: n, and for every metric the median, the 10 % and 90 % quantiles, the mean.

@@ -351,7 +351,7 @@ def check_stored(
     head = f"{path.name}, new against stored errors"
     rules = {
         True: f"{settings.draws} draws, sign test, Holm over {len(rows)} rows: false alarms at most {alpha / 2:g}. ",
-        False: "All draws had one error, so only rounding may change it: seed what is drawn before the call. ",
+        False: "All draws had one error, so only rounding may change it; seed what may be drawn before the call. ",
     }
     applied = "".join(rules[drawn] for drawn in sorted({name in random for name, _ in worse}))
     return rows, "\n".join([head, *lines, f"{applied}If it is meant, {HOW_TO_UPDATE}"])

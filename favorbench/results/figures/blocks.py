@@ -121,7 +121,7 @@ def measured_on(results: RunData) -> str:
 
 def caption(results: RunData, text: str) -> str:
     """A caption, which says first whether the run is partial."""
-    return text if results.manifest["complete"] else f"PARTIAL RUN. {text}"
+    return f"PARTIAL RUN. {text}" if results.is_partial else text
 
 
 def draws_of(results: RunData) -> str:

@@ -379,13 +379,14 @@ def recommend_model(
 
 def target_of(target: float | None, metric: str | None) -> float:
     """Return the target, by default 0.1. Raises ScenarioError for one that cannot be certified, or has no default."""
-    if target is None and metric in ("cosine", "skill", "top1", "mse", "max_abs_error"):
-        scale = "has the scale of v" if metric in ("mse", "max_abs_error") else "is 1 where the estimate is exact"
+    higher = metric is not None and better_of(metric) == "higher"
+    if target is None and (higher or metric in ("mse", "max_abs_error")):
+        scale = "is 1 where the estimate is exact" if higher else "has the scale of v"
         raise ScenarioError(f"`target` has no default for {metric}, which {scale}: give one")
     target = 0.1 if target is None else target
     if not (is_number(target) and target > 0):
         raise ScenarioError(f"`target` {shown(target)} given, allowed: a number above 0")
-    if metric is not None and better_of(metric) == "higher" and target >= 1:
+    if higher and target >= 1:
         raise ScenarioError(f"`target` {target:g} given, allowed for {metric}: a number above 0 and below 1")
     return target
 
