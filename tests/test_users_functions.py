@@ -122,7 +122,13 @@ def broken(query, key, value, size, rng):
     return tensors(query, key, value, size, rng).absent
 
 
-for function in (tensors, annotated, brain, graph, drawing, broken):
+class Layer(torch.nn.Module):
+    def forward(self, query, key, value, size, rng):
+        return tensors(query, key, value, size, rng)
+
+
+layer = Layer()
+for function in (tensors, annotated, brain, graph, drawing, broken, layer):
     function.multiplications = lambda shape, size: shape.n * shape.l * shape.d
 """
 
@@ -131,7 +137,9 @@ NUMPY = {
     "exact": 1e-12, "float32": 1e-5, "float16": 2e-2, "instance": 1e-12, "bound": 1e-12, "made": 1e-12,
     "partial": 1e-12, "in_place": 1e-12, "same_array": 1e-12, "whole": None, "view": None,
 }  # fmt: skip
-OF_TORCH = {"tensors": 1e-12, "annotated": 1e-12, "brain": 5e-2, "graph": 1e-12, "drawing": None}
+OF_TORCH = {
+    "tensors": 1e-12, "annotated": 1e-12, "brain": 5e-2, "graph": 1e-12, "layer": 1e-12, "drawing": None,
+}  # fmt: skip
 
 RUN = {"maps": "none", "num_projections": 4, "seq_len": 24, "head_dim": 4, "trials": 2, "baselines": "uniform"}
 
@@ -185,11 +193,12 @@ def test_a_sweep_by_torch_takes_functions_of_numpy_too(brought):
 
 def test_verify_and_audit_take_them(brought):
     module, limits = brought
-    some = {f"{module}:{name}": limits[name] for name in limits if name in ("float32", "instance", "brain", "tensors")}
+    chosen = {"float32", "instance", "brain", "layer", "tensors"} & limits.keys()
+    some = {f"{module}:{name}": limits[name] for name in sorted(chosen)}
     claims = [check for check in verify([*some]).checks if check.claim == "row sums"]
-    assert [check.verdict for check in claims] == ["holds"] * 2
+    assert [check.verdict for check in claims] == ["holds"] * len(some)
     found = [f.median for f in audit([*some], runs=6) if f.measure == "error against exact"]
-    assert (np.reshape(found, (2, -1)).max(1) <= [*some.values()]).all()
+    assert (np.reshape(found, (len(some), -1)).max(1) <= [*some.values()]).all()
 
 
 def test_recommend_and_the_fixture_take_them(brought, rng):

@@ -71,6 +71,11 @@ class ArrayFunction:
             return self.function(*moved, *others, **keywords)
 
 
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """What a function takes; a torch module what its ``forward`` does. Raises ValueError where neither says it."""
+    return inspect.signature(getattr(function, "forward", function))
+
+
 def output_on_host(who: str, call: Callable[[], Any], query: np.ndarray, value: np.ndarray) -> np.ndarray:
     """The output of a function that ``who`` names. Raises EstimatorError if it fails, or is not numbers (L, d_v)."""
     with failures_named(who):
@@ -109,7 +114,7 @@ class Function(Method):
         name = path.rpartition(":")[2] or getattr(function, "__name__", type(function).__name__)
         wanted = f"def {name}(query, key, value, size, rng)"
         try:
-            parameters = inspect.signature(function)
+            parameters = signature_of(function)
         except ValueError:  # functions written in C have none
             raise ScenarioError(f"{name} does not say what parameters it takes: wrap it in `{wanted}`") from None
         try:

@@ -4,7 +4,6 @@ They are called as functions of q, k, v and projections, and are methods of a sw
 """
 
 import importlib
-import inspect
 import itertools
 import math
 import warnings
@@ -24,7 +23,7 @@ from favorbench.errors import ScenarioError
 from favorbench.inputs import Head, Inputs, get_input
 from favorbench.methods import AttentionProblem, Estimate, Method, Shape, get_method, method_attention
 from favorbench.methods.features import MAX_PROJECTIONS
-from favorbench.methods.function import ArrayFunction, output_on_host
+from favorbench.methods.function import ArrayFunction, output_on_host, signature_of
 from favorbench.numerics.arrays import array_namespace, on_host
 from favorbench.numerics.backend import to_torch
 from favorbench.numerics.machine import one_core
@@ -91,7 +90,7 @@ def subject_of(name: str, method_size: int) -> Subject:
     if not callable(function):
         raise ScenarioError(f"audit: {name!r} is a {type(function).__name__}, not a function of (q, k, v[, omega])")
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = signature_of(function).parameters.values()
     except ValueError:  # functions written in C have none
         parameters = ()
     more = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][3:]

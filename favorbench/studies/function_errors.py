@@ -21,7 +21,7 @@ from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.files import read_json, write_text
 from favorbench.formats import plain, reason_of, shown
 from favorbench.inputs import Head, Inputs, get_input
-from favorbench.methods.function import ArrayFunction, output_on_host
+from favorbench.methods.function import ArrayFunction, output_on_host, signature_of
 from favorbench.metrics import EFFECT, METRICS, error_sums
 from favorbench.numerics.arrays import of_python, on_host
 from favorbench.numerics.machine import one_core
@@ -213,7 +213,7 @@ def _checked(function: AttentionFunction, size: int) -> CheckedFunction:
         raise ScenarioError(f"a {type(function).__name__} given; allowed: a function f(q, k, v) -> output")
     name, call = getattr(function, "__name__", type(function).__name__), ArrayFunction(function)
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except (TypeError, ValueError):  # C functions may have no signature
         signature = inspect.signature(lambda *arrays: None)
     bound = function.keywords if isinstance(function, partial) else {}
