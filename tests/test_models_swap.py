@@ -754,6 +754,17 @@ def test_all_that_torch_repeats_is_repeated():
             assert output.shape == own.shape and (change > CLEAR if far else change < TOLERANCE)
 
 
+def test_a_causal_bias_of_torch_is_a_causal_mask():
+    """Its own numbers are those of memory that nobody has set: it seemed to be a bias, or no mask where they are 0."""
+    bias = pytest.importorskip("torch.nn.attention.bias")
+    arrays = torch.randn(3, 2, 4, 48, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).unbind()
+    means = arrays[2].cumsum(-2) / torch.arange(1, 49)[:, None]
+    for mask in (bias.causal_upper_left(48, 48), bias.causal_lower_right(48, 48)):
+        for own, method in ((Given()(*arrays, mask), "exact"), (means, "uniform")):
+            with replace_attention(model := Given(), method=method):
+                assert difference(model(*arrays, mask), own) < TOLERANCE
+
+
 class Given(torch.nn.Module):
     """Attention of the queries, keys and values that it is given."""
 

@@ -274,6 +274,8 @@ def _answer_functional(
     mask = attn_mask
     if is_causal:  # aligned at the top left, also where there are more keys than queries
         mask = query.new_ones(query.shape[-2], key.shape[-2]).tril().bool()
+    if hasattr(mask, "_materialize"):  # of torch.nn.attention.bias, whose own numbers are not set
+        mask = mask._materialize(query.device)
     mask = additive(mask, query)
     leading = torch.broadcast_shapes(*(a.shape[:-last] for a in given))
     query, key, value = (a.expand(*leading, *a.shape[-last:]) for a in given)
