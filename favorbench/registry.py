@@ -343,11 +343,15 @@ def _parameters(member: Any) -> str:
     """
     positional, named = [], []
     for field in _own_fields(member):
-        value: Any = getattr(member, field.name, None)
-        whole = type(value) is int and "float" in str(field.type)
-        text = repr(value + 0.0 if whole or type(value) is float else value)
+        text, make = _text(field, getattr(member, field.name, None)), field.default_factory
         if _is_required(field):
             positional.append(text)
-        elif value != field.default:
+        elif text != _text(field, field.default if make is dataclasses.MISSING else make()):
             named.append(f"{field.name}={text}")
     return f"({', '.join([*positional, *named])})" if positional or named else ""
+
+
+def _text(field: dataclasses.Field, value: Any) -> str:
+    """How the value of a parameter is printed."""
+    whole = type(value) is int and "float" in str(field.type)
+    return repr(float(value) + 0.0 if whole or isinstance(value, float) else value)

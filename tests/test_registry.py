@@ -311,6 +311,23 @@ class Rows(Orthogonal):
 """
 
 
+@dataclass(frozen=True)
+class Learned(Positive):
+    """With arrays in fields, which have no single truth value."""
+
+    weight: np.ndarray | None = None
+    powers: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+    bias: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(2))
+    name = "learned"
+
+
+def test_parameters_may_be_arrays_or_be_made_anew():
+    """Their names were ValueErrors of NumPy and RuntimeErrors of torch, and a default that is made was never one."""
+    assert label(Learned()) == label(Learned(powers=[1, 2], bias=np.zeros(2))) == "learned"
+    assert label(Learned(np.ones(2), [3])) == "learned(weight=array([1., 1.]), powers=[3])"
+    assert label(Learned(bias=np.ones(2))) == "learned(bias=array([1., 1.]))"
+
+
 def test_a_users_sampler_composes(tmp_path):
     Path("users_rows.py").write_text(USER)
     spec = "antithetic: users_rows : Rows()"
