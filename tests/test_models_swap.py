@@ -765,6 +765,18 @@ def test_a_causal_bias_of_torch_is_a_causal_mask():
                 assert difference(model(*arrays, mask), own) < TOLERANCE
 
 
+def test_a_bias_that_is_trained_is_one_where_it_begins_at_0():
+    """It seemed to be no mask, and the replaced layer gave it no gradient: it would have stayed at 0."""
+    model, (query, key, value) = Given(), torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
+    bias = torch.nn.Parameter(torch.zeros(1, 2, 8, 8))
+    with pytest.raises(InputError, match="its mask is 'bias'"), replace_attention(model, method="uniform"):
+        model(query, key, value, bias).square().sum().backward()
+    assert bias.grad.abs().max() > CLEAR
+    with torch.no_grad(), replace_attention(model, method="uniform") as record:
+        model(query, key, value, bias)
+    assert record.replaced == 1
+
+
 class Given(torch.nn.Module):
     """Attention of the queries, keys and values that it is given."""
 

@@ -32,13 +32,13 @@ def kind_of(mask: Any, shape: tuple[int, int]) -> Kind:
     mask: additive, (..., n, l); entries below HIDING hide a key; None: full. causal:
     query i sees the keys up to i + l - n. padded: each query of an item, in all heads, sees the same keys, but not all.
     padded and causal: each real token of an item sees the real ones up to itself, padding none but these or all.
-    window: keys at some consecutive distances. bias: finite terms are added to logits.
+    window: keys at some consecutive distances. bias: finite terms are added to logits, or trained, from 0 on.
     """
     if mask is None:
         return "full"
     mask = _four_axes(mask)
     seen = visible(mask)
-    if bool((mask.masked_fill(~seen, 0) != 0).any()):
+    if (mask.requires_grad and torch.is_grad_enabled()) or bool((mask.masked_fill(~seen, 0) != 0).any()):
         return "bias"
     if bool(seen.all()):
         return "full"
