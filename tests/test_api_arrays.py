@@ -103,6 +103,20 @@ def test_facts_that_a_file_declares(rng):
         assert Arrays.of("mine", opened).digest() == get_input("mine.npz").digest()
 
 
+def test_a_scenario_object_takes_mask_and_length_from_new_inputs_as_a_name_does():
+    """Unless it says itself whether attention is causal."""
+    arrays = dict(zip("qkv", np.random.default_rng(0).normal(size=(3, 2, 24, 4)), strict=True)) | {"causal": True}
+    keys = {"maps": "positive", "num_projections": 8, "trials": 1}
+    given = {"baselines": ["uniform", "best-rank"], "seq_len": 16, "head_dim": 8, **keys}
+    for i, (scenario, causal) in enumerate(
+        [(fb.load_scenario(None, given), True), (fb.load_scenario(None, given | {"causal": False}), False)]
+    ):
+        found = fb.sweep(scenario, f"run{i}", inputs={"mine": arrays})
+        assert found.scenario.causal is causal and set(found.summary["seq_len"]) == {24}
+        assert ("best-rank" in found.scenario.baselines) is not causal  # it cannot be causal
+    assert "best-rank" not in fb.sweep(fb.load_scenario(None, given), "masked", causal=True).scenario.baselines
+
+
 def test_recommend_takes_the_same_arrays(rng):
     """The same answer as for the file, and nothing is written where no `out` is given."""
     query, key, value = some(rng, 2, length=32, dim=4)

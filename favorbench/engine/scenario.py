@@ -274,17 +274,28 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
     flags, held = extract_arrays(flags or {})
     given = {key: _parsed(key, value) for key, value in flags.items() if value is not None}
     values, origin = _below(given, path)
+    origin |= {key: f"`{key}`" for key in given}
+    return _resolved(values, given, origin, held, path in shipped_scenarios().values())
+
+
+def _resolved(
+    values: dict[str, Any], given: Mapping[str, Any], origin: Mapping[str, str], held: Held, shipped: bool = False
+) -> Scenario:
+    """The scenario of values and of those given on top. L, d and the mask are those of files, if any are given.
+
+    shipped: whether the values are those of a shipped scenario.
+    """
     replaced = {}
     names = [name for name in _as_tuple(given.get("inputs")) if isinstance(name, str)]
     if any(name in SHIPPED or name in held or reader_of(name) for name in names):
         # The L and d of a file replace those meant for other inputs.
-        replaced = {key: _as_tuple(values.pop(key)) for key in ("seq_len", "head_dim") if key in values}
-    scenario = validated(values | given, origin | {key: f"`{key}`" for key in given}, held)
+        replaced = {key: _as_tuple(values.pop(key)) for key in ("seq_len", "head_dim") if values.get(key) is not None}
+    scenario = validated(values | given, origin, held)
     scenario._overridden = {key: replaced[key] for key in replaced if key not in given}
     laws = cast(Names, scenario.inputs).members
     if "causal" not in values | given and all(isinstance(law, Fixed) and law.causal for law in laws):
         scenario = scenario.model_copy(update={"causal": True})
-    return _leave_out_noncausal(scenario, given, path) if scenario.causal else scenario
+    return _leave_out_noncausal(scenario, given, shipped) if scenario.causal else scenario
 
 
 def _below(given: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -309,13 +320,12 @@ def _check_trusted(values: Mapping[str, Any], file: str | Path) -> None:
         check_trusted((text for text in texts if isinstance(text, str)), file, TRANSFORM_NAMES)
 
 
-def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], path: Path) -> Scenario:
+def _leave_out_noncausal(scenario: Scenario, given: Mapping[str, Any], shipped: bool) -> Scenario:
     """Leave out members that cannot be causal, unless a flag names them.
 
     These are baselines, and members of a shipped scenario if others are left.
     """
     changes, left_out = {}, []
-    shipped = path in shipped_scenarios().values()
     for key in ("baselines", "maps", "methods") if shipped else ("baselines",):
         names = cast(Names, getattr(scenario, key))
         kept = [(name, member) for name, member in zip(names, names.members, strict=True) if member.causal_safe]
@@ -435,7 +445,10 @@ def override(scenario: Scenario, **changes: Any) -> Scenario:
     keys, held = extract_arrays(changes)
     if not is_built(scenario):  # read back from a run
         _check_trusted(scenario.model_dump(exclude=set(keys)), "the manifest of the run")
-    changed = validated(scenario.model_dump() | {"cluster": scenario.cluster} | keys, None, {**scenario.held, **held})
+    values = scenario.model_dump() | {"cluster": scenario.cluster}
+    if "inputs" in keys and "causal" not in scenario.model_fields_set:
+        del values["causal"]
+    changed = _resolved(values, keys, {}, {**scenario.held, **held})
     changed._left_out = scenario.left_out
     return changed
 
