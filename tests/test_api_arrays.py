@@ -115,6 +115,8 @@ def test_a_scenario_object_takes_mask_and_length_from_new_inputs_as_a_name_does(
         assert found.scenario.causal is causal and set(found.summary["seq_len"]) == {24}
         assert ("best-rank" in found.scenario.baselines) is not causal  # it cannot be causal
     assert "best-rank" not in fb.sweep(fb.load_scenario(None, given), "masked", causal=True).scenario.baselines
+    masked = fb.load_scenario(None, keys | {"inputs": {"mine": arrays}})
+    assert masked.causal and not fb.sweep(masked, "full", inputs="gaussian", seq_len=16).scenario.causal
 
 
 def test_recommend_takes_the_same_arrays(rng):

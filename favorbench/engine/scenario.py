@@ -279,7 +279,7 @@ def load_scenario(source: str | None = None, flags: Mapping[str, Any] | None = N
 
 
 def _resolved(
-    values: dict[str, Any], given: Mapping[str, Any], origin: Mapping[str, str], held: Held, shipped: bool = False
+    values: dict[str, Any], given: dict[str, Any], origin: Mapping[str, str], held: Held, shipped: bool = False
 ) -> Scenario:
     """The scenario of values and of those given on top. L, d and the mask are those of files, if any are given.
 
@@ -295,6 +295,7 @@ def _resolved(
     laws = cast(Names, scenario.inputs).members
     if "causal" not in values | given and all(isinstance(law, Fixed) and law.causal for law in laws):
         scenario = scenario.model_copy(update={"causal": True})
+        scenario.model_fields_set.discard("causal")  # other inputs may have another mask
     return _leave_out_noncausal(scenario, given, shipped) if scenario.causal else scenario
 
 
