@@ -47,7 +47,7 @@ def effect(results: ModelResults) -> list[style.Chart]:
         return []
     columns = ["size", "cost"] if compared.loc[compared["size"] > 0, "size"].nunique() > 1 else ["cost"]
     panels = [style.Panel("", partial(_draw_effect, results, points, column), "effect") for column in columns]
-    interval = "" if compared["least"].isna().all() else ", with its interval"
+    interval = "" if compared["least"].isna().all() else ", with its interval over texts, which share the draws"
     where = which_layers(layers, results.rows)
     text = f"{_about(results)}, {where} replaced: median over texts of the mean over draws{interval}."
     if unknown := list(dict.fromkeys(_names(compared[compared["cost"].isna()]))):

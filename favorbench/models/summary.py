@@ -381,6 +381,7 @@ def note(results: ModelResults, columns: Iterable[str]) -> str:
     fewest = interval_name(int(results.lines["texts"].min()))
     interval = interval_name(results.texts)
     interval += f" ({fewest} of fewer than {fewest_draws(1)})" * (fewest != interval)
+    interval += " over texts, without the spread of the draws, which all texts share" * (results.texts > 1)
     by = " by the KL" * (results.measure is LANGUAGE)
     left = int(results.rows["left"].max())
     exact = f"{counted(left, 'layer')} cannot be replaced: exact, and not in the cost. " if left else ""
