@@ -293,6 +293,14 @@ def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F
     assert "its CPU seconds, keeps 1 - cosine at most 5 on 50 % of further texts (certified at" in sentence(found)
 
 
+def test_the_lines_that_apply_an_answer_say_that_each_text_had_its_own_draw(folder, texts):  # noqa: F811
+    """At one draw for all texts, the default of replace_attention, fewer of them may stay within the target."""
+    for name, more, drawn in (("clusters", CLUSTERS, True), ("uniform", {}, False)):
+        decision = found_for(folder, texts, **more).decisions[0]
+        assert decision.setting.name == name
+        assert ("of 24 tokens, each with a draw of its own (draw=0, 1, ...)\n" in decision.python) == drawn
+
+
 def test_where_nothing_is_certified_the_best_is_named(folder, texts):  # noqa: F811
     found = found_for(folder, texts, target=1e-9, out="run")
     assert found.decisions[0].outcome == "nothing" and math.isfinite(found.decisions[0].bound)

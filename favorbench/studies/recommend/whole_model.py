@@ -277,6 +277,7 @@ class ModelSearch(CandidateSearch):
             given = {"recommended": path.name if path.is_absolute() else path.as_posix()}
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         certified = f"; certified for texts of {length} tokens" if length else ""
+        certified += ", each with a draw of its own (draw=0, 1, ...)" * self.replacements[setting].random
         python = (
             f"import torch\nimport favorbench as fb\n\n# model: a torch module, tokens: its input{certified}\n"
             f"with torch.no_grad(), fb.replace_attention(model, {arguments}):\n    output = model(tokens)\n"
