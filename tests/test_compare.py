@@ -15,6 +15,7 @@ from favorbench import statistics
 from favorbench.baselines import BASELINES
 from favorbench.errors import ScenarioError
 from favorbench.methods import METHODS, PREFIXES
+from favorbench.results.changes import Errors
 from favorbench.results.compare import _geometric_mean, close_errors, comparison, comparison_sections, junit
 from favorbench.results.compare import comparison_sentences as sentences
 from favorbench.results.figures.ranking import ratios
@@ -119,6 +120,14 @@ def test_no_draws_that_can_be_compared_have_no_ratio():
     mean, alone = _geometric_mean([], 0.95), statistics.compare(np.zeros(3), np.zeros(3))
     assert np.isnan(mean[:3]).all() and mean.rows == 0
     assert np.isnan(alone[:3]).all() and alone[3:] == (0, 1.0, "no detectable difference")
+
+
+@pytest.mark.parametrize(("draws", "known"), [(5, False), (6, True)])
+def test_the_geometric_mean_has_no_interval_of_too_few_draws(draws, known):
+    """Of three equal draws an interval from the smallest to the largest leaves 1 out in a quarter of all runs."""
+    old = np.exp(np.random.default_rng(0).normal(size=(2, draws)))
+    mean = _geometric_mean([Errors(*old, close=np.equal)], 0.95)
+    assert mean.rows == 1 and np.isfinite([mean.low, mean.high]).all() == known
 
 
 def test_worse_values_are_red(base):

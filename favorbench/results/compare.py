@@ -73,7 +73,8 @@ class ComparedRow(NamedTuple):
 class MeanChange(NamedTuple):
     """The geometric mean of new / old over rows, for each draw; its median over draws and the interval of that.
 
-    Where rows have different numbers of draws there is no interval. rows: those with finite ratios.
+    Where rows have different numbers of draws, or too few for its level, there is no interval. rows: those with finite
+    ratios.
     """
 
     ratio: float
@@ -288,7 +289,8 @@ def _geometric_mean(rows: Sequence[Errors], level: float) -> MeanChange:
     mean = low = high = np.nan
     if usable and len({len(row.old) for row in usable}) == 1:
         by_draw = np.mean([np.log(row.new) - np.log(row.old) for row in usable], axis=0)
-        mean, (low, high, _) = np.median(by_draw), median_interval(by_draw, level)
+        mean, interval = np.median(by_draw), median_interval(by_draw, level)
+        low, high = interval[:2] if interval.coverage >= level else (np.nan, np.nan)
     elif usable:
         mean = np.mean([np.log(row.ratios().median) for row in usable])
     ratio, low, high = np.exp(np.array([mean, low, high])).tolist()
