@@ -1,13 +1,20 @@
 """The measured effect of a replacement on a model, against direct formulas in NumPy and known values."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 
 from favorbench.models.effects import Reference, effect, head_errors, layers_of, run
+from favorbench.models.gradients import dimensions
+from favorbench.models.load import load
 from favorbench.models.replacements import Exact, Removed
+from favorbench.models.store import read_measurements
 from favorbench.models.swap import replace_attention
+from tests.command_line import printed
+from tests.small_models import small_folder, small_text
 from tests.test_models_swap import LENGTH, TOLERANCE, bert, llama
 
 torch = pytest.importorskip("torch")
@@ -130,3 +137,34 @@ def test_errors_of_heads_are_their_formulas(model, tokens):
         assert_allclose(one.head_after_projection, expected.mean(), rtol=TOLERANCE)
     exact = head_errors(model, reference, layers, lambda heads: Exact().outputs(heads, 0, ()))
     assert len(exact) == 8 and max(one.head_error for one in exact) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["Gemma3", "Mistral3"])  # transformers lists one of them as a language model
+def test_a_language_model_that_reads_images_too_is_measured_in_nats(family, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 8}
+    text |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    seen = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    parts = {"model_type": "mistral"} | text, {"model_type": "pixtral"} | seen
+    if family == "Gemma3":
+        parts = text, seen | {"image_size": 8, "patch_size": 4}
+    config = getattr(transformers, f"{family}Config")(
+        text_config=parts[0], vision_config=parts[1], image_token_index=98, mm_tokens_per_image=4
+    )
+    small_folder(Path("seer"))  # its tokenizer
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8 if parameter.ndim > 1 else 1)  # else logits are tiny
+    model.save_pretrained("seer")
+    small_text("text.txt")
+    printed("model seer --text text.txt -L 16 --maps none --methods none --draws 1 --no-heads --out run")
+    rows = read_measurements(Path("run")).set_index("estimator")
+    tokens = load("seer").tokenizer(Path("text.txt").read_text(), return_tensors="pt").input_ids[:, :16]
+    with torch.no_grad():
+        exact = model(tokens, labels=tokens).loss
+        with replace_attention(model, method="uniform"):
+            expected = float(model(tokens, labels=tokens).loss - exact)
+    assert abs(rows.delta_nll["uniform"] - expected) < 1e-5 < abs(expected)
+    assert [*dimensions(load("seer").model)] == [16, 1, 99]

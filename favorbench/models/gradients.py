@@ -102,6 +102,7 @@ def gradient_draws(
 def dimensions(model: Any) -> Iterator[int]:
     """The width, the number of layers and the size of the vocabulary of a transformers model; 0 where unknown."""
     names, config = ("hidden_size", "num_hidden_layers", "vocab_size"), getattr(model, "config", None)
+    config = getattr(config, "text_config", config)  # of a model that reads images, too
     return (getattr(config, name, 0) for name in names)
 
 

@@ -289,8 +289,8 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(f"{name}: its weights are quantised (quantization_config): pass the model unquantised")
     _check_attention(name, config)
-    causal = _is_causal(config, gguf is not None)
-    kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    kind = _class_for(config, gguf is not None)
+    causal = kind is not transformers.AutoModel
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=remote_code)
     check_memory(4.0 * empty.num_parameters(), f"{name} in float32", "give a smaller model")
@@ -340,11 +340,21 @@ def _check_attention(name: str, config: Any) -> None:
             )
 
 
-def _is_causal(config: Any, gguf: bool) -> bool:
-    """Whether a model has a language model head. If a .gguf file does not say so, all but encoders have one."""
+def _class_for(config: Any, gguf: bool) -> Any:
+    """The class of transformers that loads a model, with its language model head if it has one.
+
+    If a .gguf file does not say so, all but encoders have one. Models that read images, too, have one.
+    """
     if gguf and not config.architectures:
-        return type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
-    return any(re.search("ForCausalLM|LMHeadModel", kind) for kind in config.architectures or [])
+        causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
+        return transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    kinds = " ".join(config.architectures or [])
+    if re.search("ForCausalLM|LMHeadModel", kinds):
+        return transformers.AutoModelForCausalLM
+    reads_images = type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if "ForConditionalGeneration" in kinds and reads_images and not getattr(config, "is_encoder_decoder", False):
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModel
 
 
 def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:
