@@ -613,6 +613,22 @@ def test_a_model_whose_embedding_is_no_mean_over_tokens_is_named(folder, texts, 
         assert other or "embeds texts" not in printed_errors
 
 
+def test_a_language_model_that_embeds_texts_is_named(folder, texts):  # noqa: F811
+    """Such as Qwen3-Embedding, which keeps its language model head."""
+    shutil.copytree(f"{folder}/llama", "embeds")
+    Path("embeds/1_Pooling").mkdir()
+    Path("embeds/1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "lasttoken"}))
+    recommend = f"recommend --model embeds --text {texts[0]} {FLAGS} --maps none --methods none --target 5"
+    study = f"model embeds --text {texts[0]} -L {LENGTH} --maps none --methods none --draws 1 --no-heads -q --out study"
+    said = "embeds embeds texts by lasttoken (1_Pooling/config.json), and"
+    for command, measured in (
+        (study, "its prediction of next tokens"),
+        (f"{recommend} --out run", "its prediction of next tokens"),
+        (f"{recommend} --metric embedding_loss --out other", "the mean over tokens"),
+    ):
+        assert run(command)[2].count(f"{said} {measured} is measured") == 1
+
+
 def test_an_embedding_projected_after_the_mean_is_named(folder, texts):  # noqa: F811
     """Sentence-transformers lists the modules after the model; normalising changes no cosine."""
     shutil.copytree(f"{folder}/bert", "projected")

@@ -201,11 +201,13 @@ class MeasuredModel:
                     )
                 return
 
-    def warn_of_pooling(self) -> None:
-        """Warn where the embedding of the model is not the one that is measured."""
+    def warn_of_pooling(self, metric: str | None = None) -> None:
+        """Warn where the model embeds texts, and its own embedding is not measured. metric: None in a study."""
+        predicts = self.loaded.causal and metric != "embedding_loss"
+        measured = "its prediction of next tokens" if predicts else "the mean over tokens"
         if other := self.loaded.pooling:
             warnings.warn(
-                f"{self.loaded.name} embeds texts by {other}, and the mean over tokens is measured: to "
+                f"{self.loaded.name} embeds texts by {other}, and {measured} is measured: to "
                 "measure its own embedding, give a module:function whose model returns it",
                 stacklevel=2,
             )
