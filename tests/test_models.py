@@ -313,7 +313,7 @@ def test_the_pooling_of_a_model_of_the_hub_is_asked_for(snapshot, monkeypatch):
         (snapshot / file).write_text('{"pooling_mode": "cls"}')
 
     monkeypatch.setattr("transformers.utils.cached_file", download)
-    assert load("nobody/tiny").pooling == "cls (1_Pooling/config.json)"
+    assert load("nobody/tiny").own_output == "embeds texts by cls (1_Pooling/config.json)"
 
 
 def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):

@@ -629,6 +629,20 @@ def test_a_language_model_that_embeds_texts_is_named(folder, texts):  # noqa: F8
         assert run(command)[2].count(f"{said} {measured} is measured") == 1
 
 
+@pytest.mark.parametrize("kind", ["BertForSequenceClassification", "BertForMaskedLM"])
+def test_a_classifier_is_said_not_to_be_measured_by_its_classes(folder, texts, kind):  # noqa: F811
+    """Rerankers are classifiers, too. A masked language model is often an encoder that was saved with its head."""
+    shutil.copytree(f"{folder}/bert", "classes")
+    transformers = importlib.import_module("transformers")
+    getattr(transformers, kind)(transformers.AutoConfig.from_pretrained("classes")).save_pretrained("classes")
+    said = f"classes is saved as {kind}, and the mean over tokens is measured"
+    for command in (
+        f"model classes --text {texts[0]} -L {LENGTH} --maps none --methods none --draws 1 --no-heads -q --out study",
+        f"recommend --model classes --text {texts[0]} {FLAGS} --maps none --methods none --target 5 --out run",
+    ):
+        assert run(command)[2].count(said) == ("Classification" in kind)
+
+
 def test_an_embedding_projected_after_the_mean_is_named(folder, texts):  # noqa: F811
     """Sentence-transformers lists the modules after the model; normalising changes no cosine."""
     shutil.copytree(f"{folder}/bert", "projected")

@@ -154,6 +154,9 @@ _POOLING, _MODULES = "1_Pooling/config.json", "modules.json"
 #: The settings of an adapter of peft, such as LoRA, beside the weights of a model.
 _ADAPTER = "adapter_config.json"
 
+#: In the names of classifiers and rerankers, whose heads are not loaded; encoders often have those of pretraining.
+_CLASSES = re.compile("For(?!MaskedLM|PreTraining)[A-Z]")
+
 #: A tokenizer without a limit reports a larger number.
 _NO_LIMIT = 1_000_000_000
 
@@ -164,8 +167,8 @@ class Loaded:
 
     tokenizer: None if there is none. inputs: the arguments that a ``module:function`` returned. weights: the
     ``weights_digest`` of its files, or the ``module_digest`` of a function's model. causal: whether it has a language
-    model head. sources: by name, the digests of the other files of its folder, or of a function's module. pooling: how
-    sentence-transformers embeds texts with this model, where not by the mean over tokens.
+    model head. sources: by name, the digests of the other files of its folder, or of a function's module. own_output:
+    in words, where it is neither the mean over tokens nor a prediction of the next one.
     """
 
     model: Any
@@ -176,7 +179,7 @@ class Loaded:
     inputs: Any = None
     versions: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
-    pooling: str = ""
+    own_output: str = ""
 
     @property
     def limit(self) -> int | None:
@@ -315,7 +318,9 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
     tokenizer = _tokenizer(home, source)
-    return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, _pooling(folder))
+    heads = [kind for kind in config.architectures or () if not causal and _CLASSES.search(kind)]
+    own_output = _pooling(folder) or "".join(f"is saved as {kind}" for kind in heads[:1])
+    return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)
 
 
 def _pooling(folder: Path) -> str:
@@ -327,7 +332,8 @@ def _pooling(folder: Path) -> str:
     after = read_json(modules, list[dict[str, Any]], "the modules of a model") if modules.exists() else []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in after]
     named = {_POOLING: modes, _MODULES: [kind for kind in kinds if kind in ("Dense", "LayerNorm")]}
-    return " and ".join(f"{', '.join(names)} ({file})" for file, names in named.items() if names)
+    words = " and ".join(f"{', '.join(names)} ({file})" for file, names in named.items() if names)
+    return words and f"embeds texts by {words}"
 
 
 def _check_attention(name: str, config: Any) -> None:

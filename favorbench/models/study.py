@@ -83,7 +83,7 @@ def study(
     Raises FavorbenchError for unusable models, texts, estimators and directories.
     """
     model = MeasuredModel(scenario, trust_remote_code)
-    model.warn_of_pooling()
+    model.warn_of_output()
     estimators = itertools.chain.from_iterable(item.members() for item in scenario.replacements)
     if model.calibration is not None and not any(item.needs_calibration for item in estimators):
         raise ScenarioError(
@@ -201,14 +201,14 @@ class MeasuredModel:
                     )
                 return
 
-    def warn_of_pooling(self, metric: str | None = None) -> None:
-        """Warn where the model embeds texts, and its own embedding is not measured. metric: None in a study."""
+    def warn_of_output(self, metric: str | None = None) -> None:
+        """Warn where the model's own embedding, or its classes, are not measured. metric: None in a study."""
         predicts = self.loaded.causal and metric != "embedding_loss"
         measured = "its prediction of next tokens" if predicts else "the mean over tokens"
-        if other := self.loaded.pooling:
+        if other := self.loaded.own_output:
             warnings.warn(
-                f"{self.loaded.name} embeds texts by {other}, and {measured} is measured: to "
-                "measure its own embedding, give a module:function whose model returns it",
+                f"{self.loaded.name} {other}, and {measured} is measured: to measure its own output, give a "
+                "module:function whose model returns it",
                 stacklevel=2,
             )
 
