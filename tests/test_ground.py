@@ -113,6 +113,34 @@ def test_the_memory_of_a_container_counts(monkeypatch, tmp_path):
     assert list(machine.left_in_group(tmp_path, "/absent", machine.VERSION_1)) == []
 
 
+def test_each_thread_computes_on_one_core_and_gives_the_others_back():
+    """From threadpoolctl 3.8 on, only the first thread that has set the threads of OpenBLAS can set them."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+import threadpoolctl
+from favorbench.numerics.machine import one_core
+import numpy as np
+def threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+def inside():
+    with one_core():
+        return threads()
+with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+    one.submit(threadpoolctl.threadpool_limits, 2).result()
+    assert [pool.submit(call).result() for pool in (one, other) for call in (inside, threads)] == [{1}, {2}] * 2
+    early, late = one_core(), one_core()
+    one.submit(early.__enter__).result()
+    other.submit(late.__enter__).result()
+    one.submit(early.__exit__, None, None, None).result()
+    assert threads() == {1}
+    other.submit(late.__exit__, None, None, None).result()
+    assert threads() == {2}
+    one.submit(threadpoolctl.threadpool_limits, 3).result()
+    assert threads() == {3}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_library_call_leaves_the_threads_and_the_allocator_as_they_were():
     """No mallopt: that would hold for the rest of the caller's program."""
     code = """

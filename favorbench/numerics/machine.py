@@ -40,20 +40,34 @@ class _Limit:
         with self._lock:
             self._holders += 1
             if not self._limits or self._modules != len(sys.modules):
-                self._limits.append(threadpoolctl.threadpool_limits(1))
+                self._limit()
                 self._modules = len(sys.modules)
 
     def take_new_libraries(self) -> None:
         """One thread also in libraries that were loaded meanwhile, if it is held."""
         with self._lock:
             if self._limits:
-                self._limits.append(threadpoolctl.threadpool_limits(1))
+                self._limit()
 
     def give_back(self) -> None:
         with self._lock:
             self._holders -= 1
             while self._limits and not self._holders:
-                self._limits.pop().restore_original_limits()
+                with _any_thread():
+                    self._limits.pop().restore_original_limits()
+
+    def _limit(self) -> None:
+        with _any_thread():
+            self._limits.append(threadpoolctl.threadpool_limits(1))
+
+
+@contextlib.contextmanager
+def _any_thread() -> Iterator[None]:
+    """Let this thread set the threads of OpenBLAS: threadpoolctl 3.8 ignores all but the first that did."""
+    release = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", lambda force: None)
+    release(force=True)
+    yield
+    release(force=True)
 
 
 _LIMIT = _Limit()
