@@ -1,6 +1,7 @@
 """One code for several array libraries: the strictest, and torch where it is installed, agree with NumPy."""
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 
 import array_api_strict
 import numpy as np
@@ -15,6 +16,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import MAPS, TRANSFORMS, Sample, get_map
 from favorbench.numerics.arrays import on_host
 from favorbench.numerics.backend import Backend, to_torch
+from favorbench.numerics.machine import one_core
 from favorbench.studies.speed import study as speed
 from tests import conftest
 
@@ -202,3 +204,21 @@ def test_torch_computes_on_one_core_and_gives_the_others_back():
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_torch_has_its_threads_back_also_in_new_threads():
+    """torch counts those of this thread anew for each; matrix products use what was set last."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with one_core(), Backend("torch").precision("float32"):
+            assert in_a_new_thread(torch.get_num_threads) == torch.get_num_threads() == 1
+        assert in_a_new_thread(torch.get_num_threads) == torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_a_new_thread(call):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()

@@ -32,33 +32,36 @@ class _Limit:
 
     def __init__(self) -> None:
         self._lock, self._holders = threading.Lock(), 0
-        self._limits: list[threadpoolctl.threadpool_limits] = []
+        self._undo: list[Callable[[], None]] = []
         self._modules = 0
 
     def take(self) -> None:
         """One thread; libraries are looked for again, in milliseconds, where a module was imported meanwhile."""
         with self._lock:
             self._holders += 1
-            if not self._limits or self._modules != len(sys.modules):
+            if not self._undo or self._modules != len(sys.modules):
                 self._limit()
                 self._modules = len(sys.modules)
 
     def take_new_libraries(self) -> None:
         """One thread also in libraries that were loaded meanwhile, if it is held."""
         with self._lock:
-            if self._limits:
+            if self._undo:
                 self._limit()
 
     def give_back(self) -> None:
         with self._lock:
             self._holders -= 1
-            while self._limits and not self._holders:
+            while self._undo and not self._holders:
                 with _any_thread():
-                    self._limits.pop().restore_original_limits()
+                    self._undo.pop()()
 
     def _limit(self) -> None:
+        if torch := sys.modules.get("torch"):  # asked first: its number for new threads and its MKL are apart
+            self._undo.append(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+            torch.set_num_threads(1)
         with _any_thread():
-            self._limits.append(threadpoolctl.threadpool_limits(1))
+            self._undo.append(threadpoolctl.threadpool_limits(1).restore_original_limits)
 
 
 @contextlib.contextmanager
