@@ -272,6 +272,19 @@ def test_what_a_users_estimator_imports_is_on_one_core_in_each_draw():
     assert done.stdout == f"{[2] * 2 + [1] * 8}\n", done.stderr
 
 
+@pytest.mark.parametrize("entered", ["one_core()", "Backend().precision('float64')"])
+def test_a_draw_waits_while_another_thread_imports_torch(entered):
+    """It read torch's threads from a module that had none yet, and the row named the estimator."""
+    source = "import time\nfrom types import SimpleNamespace as of\ntime.sleep(0.5)\nset_num_threads = print\n"
+    Path("torch.py").write_text(source + "get_num_threads, backends = int, of(cuda=of(matmul=of(allow_tf32=False)))\n")
+    code = "import sys, threading; from favorbench.numerics.machine import one_core\n"
+    code += "from favorbench.numerics.backend import Backend\n"
+    code += "thread = threading.Thread(target=__import__, args=('torch',)); thread.start()\n"
+    code += "while 'torch' not in sys.modules: pass\n"
+    done = python("-c", f"{code}with {entered}: pass")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_executor_in_this_process_gets_its_threads_back(workers):
     with threadpoolctl.threadpool_limits(2):

@@ -17,6 +17,7 @@ from favorbench.errors import EstimatorError, ScenarioError
 from favorbench.methods.base import AttentionProblem, Estimate, Method, Shape, Sizes
 from favorbench.numerics.arrays import Array, array_namespace, on_host, to_backend_of
 from favorbench.numerics.backend import to_torch
+from favorbench.numerics.machine import imported_torch
 from favorbench.numerics.streams import Streams
 from favorbench.registry import module_digest
 from favorbench.users import failures_named, import_object, stated_cost
@@ -31,7 +32,7 @@ class ArrayFunction:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        is_module = "torch" in sys.modules and isinstance(function, sys.modules["torch"].nn.Module)
+        is_module = (torch := imported_torch()) is not None and isinstance(function, torch.nn.Module)
         self.tensors: bool | None = getattr(function, "tensors", True if is_module else None)
         with contextlib.suppress(TypeError, ValueError):  # functions written in C have no signature
             if self.tensors is None and "Tensor" in str(inspect.signature(function)):

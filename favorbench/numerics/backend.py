@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import importlib.util
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import numpy as np
 from favorbench.errors import ScenarioError
 from favorbench.formats import shortened
 from favorbench.numerics.arrays import Array
+from favorbench.numerics.machine import imported_torch
 
 #: Precisions of an estimator, by backend. tf32 is float32 whose matrix products round their factors to 10 bits.
 DTYPES = {
@@ -87,7 +87,7 @@ class Backend:
     @contextlib.contextmanager
     def precision(self, dtype: str) -> Iterator[None]:
         """torch on one core, as NumPy is; on CUDA matrix products in full precision, unless dtype is tf32."""
-        torch = sys.modules.get("torch")
+        torch = imported_torch()
         if torch is None:
             yield
             return

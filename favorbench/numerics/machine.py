@@ -57,7 +57,7 @@ class _Limit:
                     self._undo.pop()()
 
     def _limit(self) -> None:
-        if torch := sys.modules.get("torch"):  # asked first: its number for new threads and its MKL are apart
+        if torch := imported_torch():  # asked first: its number for new threads and its MKL are apart
             self._undo.append(functools.partial(torch.set_num_threads, torch.get_num_threads()))
             torch.set_num_threads(1)
         with _any_thread():
@@ -71,6 +71,11 @@ def _any_thread() -> Iterator[None]:
     release(force=True)
     yield
     release(force=True)
+
+
+def imported_torch() -> Any:
+    """The library torch, if it is imported. Where another thread imports it, wait for that."""
+    return importlib.import_module("torch") if "torch" in sys.modules else None
 
 
 _LIMIT = _Limit()
