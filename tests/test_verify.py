@@ -14,7 +14,8 @@ from favorbench.baselines import BASELINES
 from favorbench.errors import ScenarioError
 from favorbench.maps import MAPS, FeatureMap, get_map
 from favorbench.maps.base import WrappedMap
-from favorbench.methods import METHODS
+from favorbench.methods import METHODS, method_attention
+from favorbench.methods.prefixes import Sinks
 from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
@@ -380,6 +381,7 @@ class Shifted(FeatureMap):
     """``exp(w.x - |x|^2/2 - shift) + eps``; the shift is the maximum over all keys, as docs/own-estimator.md says."""
 
     shift: Any = 0.0
+    eps: float = 1e-3
     name = "shifted"
     reference = "-"
     features_per_projection = 1
@@ -393,7 +395,7 @@ class Shifted(FeatureMap):
         return replace(self, shift=self.exponent(y, omega).max(axis=(-2, -1), keepdims=True))
 
     def features(self, x, projection, sample):
-        return (Features(np.exp(projection - half_squared_norm(x) - self.shift) + 1e-3, 0.0 * projection[..., :1]),)
+        return (Features(np.exp(projection - half_squared_norm(x) - self.shift) + self.eps, 0.0 * projection[..., :1]),)
 
     def target_kernel(self, x, y, rows):
         return np.exp(x @ y.T)
@@ -419,6 +421,23 @@ def test_a_map_takes_what_depends_on_all_keys_as_the_document_says():
     np.testing.assert_allclose(linear_attention(query, key, value, omega, shifted), expected, rtol=1e-9, atol=1e-12)
     without, declared = cost.of_maps([shifted, ShiftedAndCounted()], seed=0)
     assert without.statistic > 1 > declared.statistic
+
+
+class ShiftedBack(Shifted):
+    def features(self, x, projection, sample):
+        return tuple(block.times(self.shift) for block in super().features(x, projection, sample))
+
+
+def test_a_map_keeps_its_scale_beside_the_exact_keys_of_a_prefix_as_the_document_says():
+    """A shift that is not undone weighs features wrongly against exp(x.y): ``sinks(4):`` had six times the error."""
+    text = (REPOSITORY / "docs" / "own-estimator.md").read_text(encoding="utf-8")
+    section = text.partition("## A feature map")[2].partition("\n## ")[0]
+    assert ".times(shift)" in section and "prefix" in section
+    tokens = np.random.default_rng(0).normal(size=(3, 64, 8))
+    expected = method_attention(*tokens, "sinks(4):positive", 16, rng=1)
+    back, shifted = (method_attention(*tokens, Sinks(kind(eps=0.0), n=4), 16, rng=1) for kind in (ShiftedBack, Shifted))
+    np.testing.assert_allclose(back, expected, rtol=1e-9, atol=1e-12)
+    assert np.max(np.abs(shifted - expected)) > 0.1
 
 
 def test_the_document_on_samplers_names_all_that_a_sampler_may_state():
