@@ -76,8 +76,8 @@ def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
     key : array (..., l, d)
         Keys.
     map : str, FeatureMap or Method
-        A map, with or without ``calibrated:``, or a method of ``get_method`` around a calibrated map, such as
-        "sinks(4):calibrated:centre:aderf-sderf".
+        A map, with or without ``calibrated:``, or a method around a calibrated map, such as
+        ``get_method("sinks(4):calibrated:centre:aderf-sderf")``, not its name.
 
     Returns
     -------
