@@ -237,7 +237,7 @@ def checked_blocks(feature_map: FeatureMap, blocks: FeatureBlocks, sample: Sampl
     if sum(widths) != (declared := feature_map.num_features(size, head_dim)):
         raise EstimatorError(
             f"features of {name} have {sum(widths)} columns for {size} projections, and it declares {declared}: "
-            "correct its features_per_projection"
+            "correct its features_per_projection (with fixed blocks: num_features)"
         )
     return blocks if is_ours(feature_map) else tuple(block.copied() for block in blocks)
 
