@@ -228,7 +228,12 @@ def checked_blocks(feature_map: FeatureMap, blocks: FeatureBlocks, sample: Sampl
     one = isinstance(blocks, Features)  # a NamedTuple: its parts would pass for blocks
     if one or not isinstance(blocks, tuple | list) or not all(isinstance(block, Features) for block in blocks):
         raise EstimatorError(f"features of {name} must be a tuple of Features: write (Features(...),), with the comma")
-    widths = [(block.log_scale if block.values is None else block.values).shape[-1] for block in blocks]
+    parts = [block.log_scale if block.values is None else block.values for block in blocks]
+    if any("complex" in str(part.dtype) for part in parts):
+        raise EstimatorError(
+            f"features of {name} are complex numbers; allowed: real ones, such as cosines and sines in two blocks"
+        )
+    widths = [part.shape[-1] for part in parts]
     if wrong := next((w for w, block in zip(widths, blocks, strict=True) if not block.fixed and w != size), 0):
         raise EstimatorError(
             f"features of {name} have a block of {wrong} columns for {size} projections; allowed: one column for each, "
