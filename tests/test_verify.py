@@ -20,6 +20,7 @@ from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
 from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, cost, verify
+from favorbench.studies.verify.attention import measure
 from favorbench.studies.verify.checks import (
     NO_CLAIM,
     NOT_COUNTED,
@@ -565,6 +566,18 @@ def test_a_class_in_which_heads_affect_one_another_is_refuted(name, refuted):
     Path("heads.py").write_text(HEADS)
     lines = run(f"verify heads:{name} -q")[1].splitlines()
     assert ["other heads have no effect" in line for line in lines if REFUTED in line] == [True] * refuted
+
+
+class OneShift(Shifted):
+    def fit(self, x, y, omega):
+        return replace(self, shift=self.exponent(y, omega).max())
+
+
+@pytest.mark.parametrize(("kind", "refuted"), [(OneShift, True), (Shifted, False)])
+def test_a_map_that_is_fitted_to_all_heads_together_is_refuted(kind, refuted):
+    """Two equal heads have one maximum: models, which give all heads of a layer, got other outputs than sweeps."""
+    (claim,) = (m for m in measure([kind()], get_sampler("iid"), 0) if m.claim == "symmetries of attention")
+    assert (claim.statistic > 1) == refuted
 
 
 def test_a_function_may_return_an_array_of_its_own_making():
