@@ -277,6 +277,14 @@ def test_nothing_cheaper_beats_the_front():
     assert front(points, 4.5)["estimator"].tolist() == ["b", "d"]  # what costs more than exact attention
 
 
+@pytest.mark.parametrize("causal, cost", [(False, 24 * 24 * 8), (True, 12 * 25 * 8)])  # pairs times d + d_v
+def test_the_front_ends_at_exact_attention(causal, cost):
+    """Causal, it went on to estimators that cost more than exact attention, which was not drawn."""
+    (ax,) = of_heads(2, causal=causal).plot("error-vs-cost").figure.axes[:1]
+    lines = {line.get_label(): line.get_xdata() for line in ax.lines}
+    assert lines["exact attention"][0] == cost and max(lines.get("Pareto front", [0])) <= cost
+
+
 @pytest.mark.parametrize("count", [13, 3])
 def test_estimators_near_the_front_keep_their_colours(count, monkeypatch):
     from favorbench.results.figures import blocks
