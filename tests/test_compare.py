@@ -299,6 +299,14 @@ def test_other_values_and_declared_versions_are_not_compared(base):
     assert "another version of clusters is declared (1 / 2)" in {row.reason for row in found.rows}
 
 
+def test_one_file_under_two_names_is_not_one_input():
+    """Such runs had no row in common, without a word on the names."""
+    for name in ("old", "new"):
+        np.savez(f"{name}.npz", **random_heads(np.random.default_rng(1), 2, 24, 4))
+        sweep(small_scenario(inputs=f"{name}.npz", seq_len=None, head_dim=None, trials=2), name)
+    check_refused("compare old new => no cell and estimator is in both; inputs go by name: old.npz / new.npz")
+
+
 def test_one_trial_decides_where_nothing_is_declared_to_be_random(module):
     """Of our own estimators on a file; two trials decide for a function."""
     np.savez("heads.npz", **random_heads(np.random.default_rng(1), 2, 24, 4))

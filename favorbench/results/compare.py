@@ -197,7 +197,11 @@ def _compared(
     reasons |= elsewhere
     if not errors:
         sides = names or tuple(str(run.path) for run in runs)
-        why = next(iter(reasons.values()), "no cell and estimator is in both")
+        inputs = [
+            ", ".join(dict.fromkeys(str(key.cell[CELL.index("input")]) for key in rows)) for rows in (before, after)
+        ]
+        other = f"; inputs go by name: {inputs[0]} / {inputs[1]}" if inputs[0] != inputs[1] else ""
+        why = next(iter(reasons.values()), f"no cell and estimator is in both{other}")
         raise ScenarioError(f"compare: {sides[0]} and {sides[1]} have no row in common: {why}")
     family = list(errors.values())
     changes = dict(zip(errors, judged(family, factor, alpha), strict=True))
