@@ -75,7 +75,7 @@ def _any_thread() -> Iterator[None]:
 
 def imported_torch() -> Any:
     """The library torch, if it is imported. Where another thread imports it, wait for that."""
-    return importlib.import_module("torch") if "torch" in sys.modules else None
+    return importlib.import_module("torch") if sys.modules.get("torch") else None
 
 
 _LIMIT = _Limit()
