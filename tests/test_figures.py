@@ -129,6 +129,18 @@ def test_what_lies_below_the_axis_is_named(name):
     assert notes == ["↓ below the axis: clusters"]
 
 
+@pytest.mark.parametrize("name", ["error-vs-cost", "maps"])
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend(name):
+    """matplotlib leaves such labels out: the curve of a user's ``_mine`` had no name."""
+    Path("own_underscore.py").write_text(
+        "def _mine(query, key, value, size, rng):\n    return query[:, :1] * value[:size].mean(0)\n"
+        "_mine.multiplications = lambda shape, size: shape.l * size\n", "utf-8"
+    )  # fmt: skip
+    results = sweep(small_scenario(maps="positive", samplers="iid", methods="own_underscore:_mine"), "run")
+    labels = results.plot(name).get_legend_handles_labels()[1]
+    assert sorted(label.strip() for label in labels if "mine" in label) == ["_mine"]
+
+
 @pytest.mark.parametrize("name", ["error-vs-L", "error-vs-cost", "trig-vs-positive"])
 def test_grey_curves_are_off_scale_only_above_a_hundred_times_uniform(monkeypatch, name):
     """Axes were those of the coloured curves: grey ones left them at a tenth of what the caption said."""

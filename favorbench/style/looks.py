@@ -152,8 +152,11 @@ def context() -> contextlib.AbstractContextManager[None]:
 
 
 def plain(text: object) -> str:
-    """Text as it is: a dollar sign starts no formula, and control characters are shown."""
-    return printable(str(text), but="\n").replace("$", "\\$")
+    """Text as it is: a dollar sign starts no formula, and control characters are shown.
+
+    A space stands before an underscore at the start, as a legend leaves out such a label.
+    """
+    return re.sub("^_", " _", printable(str(text), but="\n").replace("$", "\\$"))
 
 
 def series_look(i: int, **changes: Any) -> dict[str, Any]:
