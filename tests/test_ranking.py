@@ -322,6 +322,8 @@ def test_rank_over_heads_first_and_single_heads_on_request():
     code, out, err = run("table", "run", "--rank")
     assert code == 0 and out.count("estimator") == 1 + out.count("each estimator at") and "over 7 heads" in out
     assert "top-keys (bound)" in out and "favorbench table run --heads h0 --rank" in err
+    assert "its median is the least" in out
+    assert "its median is the greatest" in " ".join(run("table run --rank --metric cosine")[1].split())
     single = run("table run --rank --heads h2,h5")[1]
     assert "heads.npz h2" in single and "heads.npz h5" in single and "over 7" not in single
     check_refused("table run --rank --heads h9 => has no head 'h9' (did you mean 'h")

@@ -39,7 +39,7 @@ class Ranking(NamedTuple):
 
     cell: what it was measured on. frame: a row for each estimator. In one cell: the median of the metric with its
     interval, its groups and the verdict against uniform attention. Over heads: the median and the quartiles of its rank
-    on each head; first: on how many heads its median is the least, bounds aside; best_group: on how many it shares a
+    on each head; first: on how many heads its median is the best, bounds aside; best_group: on how many it shares a
     group with the least; worse: on how many uniform attention is better. Two estimators without a group in common
     differ detectably. floor: below it values are rounding.
     """
@@ -251,7 +251,7 @@ def ranking_section(results: RunData, ranking: Ranking, metric: str) -> Section:
         for row, groups in zip(ranking.rows, ranking.group_names, strict=True)
     ]
     title = f"Ranking: {ranking.title}" if ranking.heads is None else f"Ranking over {ranking.title}"
-    return Section(title, rows, _legend(ranking), data=ranking.data)
+    return Section(title, rows, _legend(ranking, metric), data=ranking.data)
 
 
 def _cell_texts(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[str, str]:
@@ -270,7 +270,7 @@ def _head_texts(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[st
     }  # fmt: skip
 
 
-def _legend(ranking: Ranking) -> str:
+def _legend(ranking: Ranking, metric: str = "mse") -> str:
     """The meaning of the columns, and whether there are enough draws or heads to tell anything apart."""
     numbered = any(name[:1].isdigit() for name in ranking.group_names)
     ranges = "" if numbered or not any("-" in name for name in ranking.group_names) else " (a-d: a to d)"
@@ -283,7 +283,7 @@ def _legend(ranking: Ranking) -> str:
     text = (
         f"For each head the medians of {counted(ranking.draws, 'draw')}, each estimator at its largest size. Rank: "
         f"among the {len(ranking.frame)} on one head, median and quartiles over heads. First: on how many heads its "
-        "median is the least, bounds aside. "
+        f"median is the {'least' if METRICS[metric].better == 'lower' else 'greatest'}, bounds aside. "
     )
     if ranking.enough_draws:
         text += "Best: on how many it shares a group with the first one, as draws do not tell them apart. "
