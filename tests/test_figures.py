@@ -106,7 +106,10 @@ def test_many_maps_at_equal_features_are_ranked_in_one_figure():
     "metric", ["relative_error", "relative_l1", "skill", "cosine", "max_abs_error", "bad_normalisers"]
 )
 def test_any_metric_can_be_drawn(metric):
-    assert draw_all(sweep(small_scenario(), "run"), metric)
+    results = sweep(small_scenario(), "run")
+    assert draw_all(results, metric)
+    linear = metric in ("skill", "cosine", "bad_normalisers")  # every value is inside
+    assert ("best-rank may leave the axis" in curves.maps(results, metric)[0].caption) == (not linear)
 
 
 def test_panels_and_captions_name_only_sizes_that_were_measured():

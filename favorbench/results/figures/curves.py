@@ -161,7 +161,8 @@ def _chart(
     beyond = f" Off scale: more than {MOST:g} times the error of uniform attention." * any(
         map(math.isfinite, caps.values())
     )
-    best = " best-rank may leave the axis below." if (results.summary["estimator"] == "best-rank").any() else ""
+    bound = METRICS[metric].log and (results.summary["estimator"] == "best-rank").any()
+    best = " best-rank may leave the axis below." if bound else ""
     text = (
         f"Median of {draws_of(results)}, band from 10 % to 90 %.{measured_on(results)} {what_r_means(results)} "
         f"{metric}: {METRICS[metric].formula}.{beyond}{best}"
