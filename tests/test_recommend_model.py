@@ -899,6 +899,17 @@ def test_a_vision_model_brings_its_inputs(name, module):
     assert "all layers, 16 inputs, 1 draw: " in printed(f"model vision:{name} {flags}")
 
 
+def test_an_answer_for_a_function_is_certified_for_its_weights(module):
+    """`model` was silent where a function returned other weights, and said so of folders only."""
+    module("vision", VISION)
+    easy = {**EASY, "methods": "uniform", "maps": "none", "out": "run"}
+    del easy["seq_len"]
+    assert fb.recommend(model="vision:states", target=2.0, **easy).decisions[0].outcome == "certified"
+    flags = "--maps none --methods none --recommended run --no-heads -q"
+    assert "other weights" not in run(f"model vision:states {flags} --out same")[2]
+    assert "run is certified for other weights than vision:pruned has" in run(f"model vision:pruned {flags} --out m")[2]
+
+
 @pytest.mark.parametrize("name", ["words", "pairs"])
 def test_logits_of_inputs_that_are_no_tokens_are_compared_by_kl(name, module):
     """No next token is known, so there are no nats per token; they were 0 for every estimator."""

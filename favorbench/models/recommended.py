@@ -184,8 +184,8 @@ def certified_on(path: str | Path) -> tuple[int | None, str | None]:
     if not (model := content.get("model")):
         parts, _ = read_parts(path / "trials", columns=["seq_len"])
         return next((int(length) for part in parts for length in part.table["seq_len"].to_pylist()), None), None
-    length = model.get("length") or None
-    return length, read_manifest(path)["asked"].get("weights") if length and (path / MANIFEST).exists() else None
+    weights = read_manifest(path)["asked"].get("weights") if (path / MANIFEST).exists() else None
+    return model.get("length") or None, weights
 
 
 def _read(path: str | Path) -> tuple[Path, RecommendationFile]:
