@@ -371,6 +371,16 @@ def test_the_order_of_axes_is_that_of_a_sweep(heads):
     assert len(found.decisions) > 1 and found.decisions[0].uniform != found.decisions[1].uniform
 
 
+def test_what_a_file_has_beside_heads_is_said_before_the_search(heads):
+    """Heads of another layout are taken for many heads of few tokens, and a mask is not used."""
+    with np.load(heads) as file:
+        np.savez("turned.npz", mask=np.ones(2), **{name: np.moveaxis(file[name][:2, :5], 0, 1) for name in "qkv"})
+    arguments = ["recommend", "turned.npz", "--target", "0.9", "--maps", "none", "--methods", "clusters"]
+    _, _, said = run(*arguments)
+    assert "5 heads of 2 tokens each: if it is the other way round, use --layout L,heads,d; 'mask' is not used" in said
+    assert run(*arguments, "--quiet")[2] == ""
+
+
 @pytest.mark.parametrize("texts", [1, 2])
 def test_heads_of_several_texts_are_said_to_count_once_for_each(texts):
     query, key, value = np.random.default_rng(5).normal(size=(3, texts, 3, 24, 4))

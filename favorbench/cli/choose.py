@@ -171,6 +171,7 @@ def recommend(
                 methods, samplers, causal, heads, over, out, report, workers, where, model,
                 texts, by, trust_remote_code, per_head, device, exact_heads, head_dim=head_dim, layout=layout,
                 seq_len=seq_len, seed=seed, num_projections=sizes, scale=None if scale == 1 else scale,
+                notice=None if quiet else say,
             )  # fmt: skip
     except Interrupted as error:
         _print_answer(error.found, as_json)

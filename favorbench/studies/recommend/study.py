@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from hashlib import sha256
 from pathlib import Path
@@ -89,6 +89,7 @@ def recommend(
     per_head: bool = False,
     device: str = "cpu",
     exact_heads: "str | Mapping[int, Sequence[int]] | None" = None,
+    notice: Callable[[str], None] | None = None,
     **keys: Any,
 ) -> Recommendation:
     """Find for every head the cheapest setting with P(error <= target) >= probability, certified.
@@ -152,6 +153,8 @@ def recommend(
         For a model: "cpu", "cuda" or "cuda:N".
     exact_heads
         For a model: heads that stay exact in every candidate, "L7H6-8,L18H0" or {7: [6, 7, 8], 18: [0]}.
+    notice
+        Receives what is to be known of a file of heads before the search, such as an array that is not used.
     **keys
         seq_len, head_dim, scale, query_rows, dtype, layout and seed of a scenario; num_projections, the sizes to try in
         place of powers of two up to ``max_size`` (for a model also 1.5 times these). For a model seq_len, seed and
@@ -229,6 +232,9 @@ def recommend(
         _check_draws(rule, units, over, _most_candidates(task, units) if over == "texts" else 1)
         if over == "texts":
             _check_distinct(units)
+        for name, (_, law) in study.inputs.items():
+            if notice and (notes := law.notes()):
+                notice(f"{name}: {'; '.join(notes)}")
         varying = "texts" if over == "texts" else _varying(draws)
         blank = Recommendation(
             None if Path(folder) in path.parents else path,
