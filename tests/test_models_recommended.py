@@ -147,7 +147,21 @@ def test_recommended_estimators_are_measured_in_a_model(folder, found, tmp_path)
 @pytest.mark.parametrize(
     "change, error, said",
     [
-        (lambda content: chosen(content, set()), InputError, "nothing is certified there for any head"),
+        (
+            lambda content: chosen(content, set()),
+            InputError,
+            "nothing is certified there for any head; recommend with a weaker `target`",
+        ),
+        (
+            lambda content: (chosen(content, set()), content.update(complete=False)),
+            InputError,
+            "nothing is certified there for any head; its search is not finished: rerun it",
+        ),
+        (
+            lambda content: (chosen(content, set()), content.update(complete=False, model={"texts": 9})),
+            InputError,
+            "nothing is certified there for the model; its search is not finished: rerun it",
+        ),
         (
             lambda content: content["heads"][0].update(head="first"),
             InputError,

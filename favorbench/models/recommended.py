@@ -157,6 +157,7 @@ class RecommendationFile(TypedDict):
 
     heads: list[HeadChoice]
     model: NotRequired[ModelFacts | None]
+    complete: NotRequired[bool]
 
 
 def by_head(path: str | Path) -> Replacement:
@@ -165,16 +166,20 @@ def by_head(path: str | Path) -> Replacement:
     A head with several texts gets the most expensive of its choices, provided that every text has one.
     """
     path, content = _read(path)
+    complete = content.get("complete", True)
+    advice = "recommend with a weaker `target`" if complete else "its search is not finished: rerun it"
     if model := content.get("model"):
         names = ",".join(model.get("exact_heads", ()))
         digest = sha256(names.encode()).hexdigest()
-        chosen, kept = _for_model(content["heads"][0], path), heads_by_layer(names)
+        if not (chosen := _for_model(content["heads"][0], path)):
+            raise InputError(f"{path}: nothing is certified there for the model; {advice}")
+        kept = heads_by_layer(names)
         return ByHead.but_exact(chosen, kept, f"exact in {path.resolve().name}", digest)
     if (scale := read_scenario(path).scale) != (1.0,):
         raise InputError(f"{path} is for queries and keys multiplied by {scale[0]:g}: recommend with `scale` 1")
     certified = _certified(content["heads"], path)
     if not certified:
-        raise InputError(f"{path}: nothing is certified there for any head; recommend with a larger `target`")
+        raise InputError(f"{path}: nothing is certified there for any head; {advice}")
     return _of_choices(certified, path)
 
 
@@ -206,11 +211,11 @@ def _of_choices(certified: Mapping[tuple[int, int], ChosenSetting], path: Path) 
     return ByHead(path.resolve().name, dict(choices), sha256(json.dumps(fields).encode()).hexdigest())
 
 
-def _for_model(decision: HeadChoice, path: Path) -> Replacement:
-    """The certified setting for all attention of a model. Raises InputError if there is none."""
+def _for_model(decision: HeadChoice, path: Path) -> Replacement | None:
+    """The certified setting for all attention of a model, or None."""
     setting = decision["estimator"]
     if not decision["certified"] or setting is None:
-        raise InputError(f"{path}: nothing is certified there for the model; recommend with a larger `target`")
+        return None
     if choices := decision.get("per_head"):
         return _of_choices({_numbers(head, path): chosen for head, chosen in choices.items()}, path)
     return _replacements([setting], path)[0]
