@@ -49,6 +49,21 @@ def pyramid(bias=None):
 
 def biased():
     return pyramid(torch.linspace(0, 1, 8).expand(8, 8).clone())
+
+
+class Half(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heard, self.hidden = own()[0][0], torch.nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.heard(x)
+        return x + self.hidden(x, x, x)[0]
+
+
+def half():
+    torch.manual_seed(0)
+    return Half().eval(), [torch.randn(1, 12, 16) for _ in range(20)]
 """
 
 
@@ -360,3 +375,18 @@ def test_mistakes_are_one_line(tmp_path):
     assert "leave --text and -L out" in refused("model mine:vit text")
     assert "leave --text and -L out" in refused("model mine:vit -L 16")
     assert re.search("inputs: a tensor, a tuple, .* is needed, not 'a text'", refused("model mine:words"))
+
+
+def test_attention_that_hides_its_calls_is_a_layer_that_is_left(module):
+    """Answers and tables said that all layers are replaced, and each pass of the model printed a line of its own."""
+    module("mine", MODULE)
+    options = "--maps none --methods uniform --out"
+    code, printed, err = run(f"model mine:half {options} run")
+    assert code == 0
+    assert printed.startswith("all layers but 1 replaced")
+    assert err.splitlines() == ["module.hidden is left unchanged: no attention call was found"]
+    code, printed, err = run(f"recommend --model mine:half --target 2 --probability 0.5 {options} choice")
+    assert code == 0, err
+    printed = " ".join(printed.split())
+    assert "Candidates replace attention in all layers but 1 " in printed
+    assert "module.hidden is left unchanged: no attention call was found." in printed

@@ -16,7 +16,7 @@ from favorbench.inputs.stored import open_contents
 from favorbench.models import torch
 from favorbench.models.captured import Captured, Spool, check_path
 from favorbench.models.gradients import GradientRecorder
-from favorbench.models.interface import check_plain, intercept_attention
+from favorbench.models.interface import check_plain, intercept_attention, warn_of_hidden
 from favorbench.models.load import (
     Loaded,
     Text,
@@ -203,8 +203,9 @@ def record(
             for done, run in enumerate(runs):
                 report(done, run.name, 0)
                 recorder.begin(run)
-                with intercept_attention(model, recorder.attend):
+                with intercept_attention(model, recorder.attend) as hook:
                     run.forward()
+                warn_of_hidden(model, hook.unheard() if done == 0 else [])
                 recorder.check_layers()
                 if choice.gradients:
                     gradients.record(model, run, len(runs), partial(report, done, run.name))

@@ -9,7 +9,7 @@ import numpy as np
 
 from favorbench.attention.problem import Shape, exact_multiplications
 from favorbench.models import torch
-from favorbench.models.interface import Call, observe_attention
+from favorbench.models.interface import HIDDEN, Call, observe_attention
 from favorbench.models.replacements import Exact, LayerHeads, Replacement, Tensor, total
 from favorbench.models.swap import estimates, heads_of, unsupported_reason, without_padding
 
@@ -156,7 +156,7 @@ class ModelLayer:
 
 
 def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
-    """The attention layers of a model, in the order of their calls.
+    """The attention layers of a model, in the order of their calls; then those that hide theirs, of 0 heads.
 
     The output projection W_O is the first module with parameters that receives the output; its name differs between
     model families. It is unknown where that is not a matrix, as a norm before it.
@@ -182,14 +182,17 @@ def layers_of(model: Any, tokens: Tensor) -> tuple[ModelLayer, ...]:
     with contextlib.ExitStack() as hooks:
         for module in model.modules():
             hooks.callback(module.register_forward_pre_hook(find_projection).remove)
-        observe_attention(model, tokens, look)
-    return tuple(layers[index] for index in sorted(layers))
+        hidden = observe_attention(model, tokens, look)
+    heard = [layers[index] for index in sorted(layers)]
+    nothing = Shape(0, 0, 0, 0)
+    return *heard, *(ModelLayer(i, name, nothing, 0, HIDDEN, None) for i, name in enumerate(hidden, len(heard)))
 
 
 def head_errors(model: Any, reference: Reference, layers: Sequence[ModelLayer], outputs: Estimate) -> list[HeadError]:
     """The error of each head of each layer that is not left, under exact inputs; outputs: the estimate."""
     errors: list[HeadError] = []
     projections = {layer.index: layer.projection for layer in layers if layer.left is None}
+    heard = sum(layer.heads > 0 for layer in layers)
 
     def look(call: Call, exact: Tensor) -> None:
         if call.index in projections:
@@ -198,7 +201,7 @@ def head_errors(model: Any, reference: Reference, layers: Sequence[ModelLayer], 
             size, whole = (part.double().square().sum(dim=(0, -2, -1)).sqrt() for part in (error, exact))
             relative = torch.where(size == 0, 0.0, size / whole)  # an estimate of 0 is exact where a head is pruned
             # Layers and hidden states may not correspond one to one.
-            hidden = reference.hidden[call.index] if len(reference.hidden) == len(layers) + 1 else None
+            hidden = reference.hidden[call.index] if len(reference.hidden) == heard + 1 else None
             after = _after_projection(projections[call.index], error, hidden)
             errors.extend(
                 HeadError(call.index, head, _mean(relative[head]), after_projection)

@@ -345,8 +345,7 @@ def intercept_attention(model: Any, attend: Attend) -> Iterator[AttentionHook]:
     """Pass every attention call of a model to ``attend`` within a context; the model is unchanged afterwards.
 
     model: a torch module, of transformers or not. Raises ModelError for compiled and quantised modules, and at the end
-    of the context if no call was intercepted; and inside another such context of this model. A warning names attention
-    that hides its calls beside others that do not.
+    of the context if no call was intercepted; and inside another such context of this model.
     """
     check_plain(model)
     with _LOCK:
@@ -379,21 +378,29 @@ def _intercepted(model: Any, attend: Attend) -> Iterator[AttentionHook]:
             config._attn_implementation_internal = implementation
     if not hook.numbers:
         raise ModelError(f"{type(model).__name__}: no attention call was found: {_why_no_call(model, bool(hook.ran))}")
-    if hidden := hook.unheard():
+
+
+def warn_of_hidden(model: Any, hidden: list[str]) -> None:
+    """Warn of attention that hides its calls beside others that do not."""
+    if hidden:
         more = f" and {len(hidden) - 1} more" if hidden[1:] else ""
-        warnings.warn(f"{type(model).__name__}: {HIDDEN} in {hidden[0]}{more}: left as in the model", stacklevel=2)
+        warnings.warn(f"{type(model).__name__}: {HIDDEN} in {hidden[0]}{more}: left as in the model", stacklevel=3)
 
 
-def observe_attention(model: Any, tokens: Any, look: Callable[[Call, Any], None]) -> None:
-    """Run the unchanged model on tokens, and show ``look`` each attention call with the output of it."""
+def observe_attention(model: Any, tokens: Any, look: Callable[[Call, Any], None]) -> list[str]:
+    """Run the unchanged model on tokens, and show ``look`` each attention call with the output of it.
+
+    Returns the names of attention that hides its calls.
+    """
 
     def attend(call: Call) -> Any:
         output = call.own()
         look(call, output)
         return output
 
-    with torch.no_grad(), intercept_attention(model, attend):
+    with torch.no_grad(), intercept_attention(model, attend) as hook:
         model(tokens, use_cache=False)
+    return hook.unheard()
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:

@@ -196,7 +196,7 @@ class MeasuredModel:
                 if len(self.reference(text).hidden[-1]) in cut:
                     warnings.warn(
                         f"{self.loaded.name}: its effect counts padding, whose output stays exact, so that it seems "
-                        "smaller: name the mask attention_mask, with 0 for padding",
+                        "smaller: give an attention_mask with a number for each position of the output, 0 for padding",
                         stacklevel=2,
                     )
                 return

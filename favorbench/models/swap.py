@@ -12,7 +12,7 @@ from favorbench.errors import InputError, ScenarioError
 from favorbench.maps import FeatureMap, get_map
 from favorbench.methods import Method
 from favorbench.methods.features import LinearAttention
-from favorbench.models.interface import HIDDEN, Call, intercept_attention, visible
+from favorbench.models.interface import HIDDEN, Call, intercept_attention, visible, warn_of_hidden
 from favorbench.models.recommended import ByHead, by_head, heads_by_layer
 from favorbench.models.replacements import EstimatedAttention, LayerHeads, Replacement, StreamNames, Tensor, replacement
 from favorbench.numerics.arrays import of_python
@@ -147,6 +147,7 @@ def replace_attention(
         chosen = ByHead.but_exact(chosen, heads_by_layer(exact_heads))
     with replace_calls(model, chosen, layers, heads, redraw, seed, draw) as record:
         yield record
+    warn_of_hidden(model, [name for name, reason in record.left.items() if reason == HIDDEN])
 
 
 @contextlib.contextmanager
