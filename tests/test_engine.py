@@ -27,7 +27,9 @@ from favorbench.engine.plan import MAX_DRAWS, plan
 from favorbench.engine.scenario import load_scenario
 from favorbench.engine.study import Study
 from favorbench.errors import ScenarioError, WorkerError
-from favorbench.numerics.machine import Rates, keep_freed_memory
+from favorbench.maps import MAPS
+from favorbench.methods import METHODS
+from favorbench.numerics.machine import Rates, keep_freed_memory, scipy_linalg
 from favorbench.run import sweep
 from favorbench.studies.verify.cost import counted, counting
 from tests.command_line import python, run
@@ -94,7 +96,7 @@ def test_time_and_memory_by_hand(monkeypatch):
     exact, clusters, positive = 4 * 24 * 24 * 4, 2 * (24 * 8 * 4 + 24 * 8 * (4 + 4)), 2 * 48 * 8 * (2 * 4 + 1)
     exponentials = 24 * 24 + 3 * 48 * 8
     assert found.seconds == 5 * ((exact + clusters + positive) / 2.0 + exponentials / 4.0)
-    assert found.memory_bytes == 8 * (5 * 48 * 4 + 8 * 4 + 8 * (4 + 2))
+    assert found.memory_bytes == 8 * (5 * 48 * 4 + 4 * 24 * 24)
 
 
 def test_time_of_wide_values_by_hand(monkeypatch):
@@ -108,10 +110,34 @@ def test_time_of_wide_values_by_hand(monkeypatch):
 
 
 def test_memory_of_the_features_of_a_causal_chunk():
-    """20 features for each projection of hybrid, three times 128 positions at once."""
+    """20 features for each projection of hybrid, three times 128 positions at once; a tile has all 256."""
     fixed = {"maps": "hybrid", "samplers": "iid", "num_projections": "64", "seq_len": "256", "baselines": "uniform"}
     whole, causal = (cost(plan(Study.of(small_scenario(**fixed, causal=flag)))).memory_bytes for flag in (False, True))
-    assert causal - whole == 8 * 20 * 64 * (3 * 128 - 1)
+    assert causal - whole == 8 * 64 * (20 * 3 * 128 - (20 + 2) * 256)
+
+
+@pytest.mark.parametrize("name", [map.name for map in MAPS])
+def test_the_memory_of_each_map_is_stated(name):
+    check_memory_of(maps=name, methods="none", seq_len=1024, num_projections=2048)
+
+
+@pytest.mark.parametrize(
+    "name", [*(method.name for method in METHODS), "multipole(block=128)", "top(16):taylor", "window(64):nothing"]
+)
+def test_the_memory_of_each_method_is_stated(name):
+    check_memory_of(maps="none", methods=name, seq_len=1024, num_projections=512)
+
+
+def check_memory_of(**keys):
+    draws = plan(Study.of(load_scenario("quick", {**keys, "samplers": "iid", "baselines": "uniform", "head_dim": 64})))
+    stated = cost(draws).memory_bytes
+    scipy_linalg()  # imported when it is needed
+    tracemalloc.start()
+    try:
+        trial.run_draws(draws.study, [draws[0]])
+        assert 0.5 * stated - 4e6 < tracemalloc.get_traced_memory()[1] < 2 * stated + 4e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_rate_of_a_product_is_of_its_two_flops_for_each_multiplication(monkeypatch):
@@ -163,7 +189,7 @@ def test_the_stated_memory_is_of_the_draws_that_torch_computes_together(monkeypa
     pytest.importorskip("torch")
     keys = {"maps": "positive", "samplers": "iid", "num_projections": "8", "methods": "none", "backend": "torch"}
     draws = plan(Study.of(small_scenario(**keys, baselines="uniform", trials=5)))
-    one = 8 * (5 * 48 * 4 + 8 * 4 + 8 * (4 + 2))
+    one = 8 * (5 * 48 * 4 + 8 * 4 + 3 * 8 * (4 + 1) + 3 * 8 * 24)
     assert [cost(draws, batch).memory_bytes for batch in (None, 1, 3, 99)] == [one, one, 3 * one, 5 * one]
     methods = plan(Study.of(small_scenario(**keys | {"maps": "none", "methods": "nystrom"}, baselines="uniform")))
     inputs = 8 * 5 * 48 * 4
@@ -185,7 +211,7 @@ def test_the_stated_memory_covers_what_a_worker_keeps(save, monkeypatch):
     draws = plan(Study.of(load_scenario("quick", keys | {"trials": 1, "num_projections": 4})))
     inputs = heads.nbytes if save == np.savez_compressed else 0
     found = cost(draws).memory_bytes - inputs
-    assert 200 * 128 * 16 * 8 < found < 200 * 128 * 16 * 8 + 8 * (6 * 256 * 16)
+    assert 200 * 128 * 16 * 8 < found < 200 * 128 * 16 * 8 + 8 * (6 * 256 * 16 + 4 * 128 * 128)
     tracemalloc.start()
     try:
         for draw in draws:

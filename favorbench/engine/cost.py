@@ -13,6 +13,7 @@ from favorbench.engine.study import CACHE_BYTES, Study, distinct_sizes
 from favorbench.engine.trial import batches
 from favorbench.inputs import Arrays, Fixed
 from favorbench.methods.features import LinearAttention
+from favorbench.numerics.arrays import TILE_ELEMENTS
 from favorbench.numerics.machine import Rates, available_memory, check_memory, one_core, rates
 from favorbench.users import stated_cost
 
@@ -20,6 +21,8 @@ EXPS_OF_A_FEATURE = 3.0  # exp, log or tan of each feature of queries and keys: 
 LIBRARIES_BYTES = 128 << 20  # of a worker: 60 MiB before its first draw, and what SciPy and BLAS add; torch takes more
 
 COPIES = 4  # of arrays in memory, in a worker: as received, as arrays, and twice as they come with the next task
+
+TILES = 4  # of a method at a time: logits, weights, flags
 
 ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them; the width of values counts for two
 
@@ -44,7 +47,7 @@ class _Work(NamedTuple):
 
 
 def cost(plan: Plan, batch: int | None = None) -> PlanCost:
-    """Rows exactly; memory and time from operation counts and rates measured now, within a factor of 2.
+    """Rows exactly; time and memory from operation counts and rates measured now, within a factor of 2 (and 4 MB).
 
     batch: draws that torch computes together.
     """
@@ -111,27 +114,31 @@ def _work(study: Study, shape: DrawShape, together: int = 1, gradients: int | No
     measured = study.shape(head)._replace(n=rows_measured)
     held, rows = 0, 0
     for batch in study.batches(shape.sizes, head):
-        columns = widest = 0
+        columns, widest, drawn, width = 0, 0, 0, batch.width
         for estimator, sizes in batch.members:
             method = estimator.method
             if estimator.kind == "baseline" and method.needs_all_rows and entries > MATRIX_LIMIT:
                 continue
             rows += len(sizes)
             if isinstance(method, LinearAttention):
-                widest = max(widest, method.num_features(sizes[-1].size, dim))
-                columns += method.num_features(sizes[-1].size, dim)
+                fixed, every = (method.num_features(size, dim) for size in (0, sizes[-1].size))
+                widest, width = max(widest, every), max(width, fixed, every // 32)
+                columns, drawn = columns + every, drawn + method.wrapped.extra_entries(sizes[-1].size, dim)
                 continue
             counts = distinct_sizes(sizes)
             flops += 2.0 * sum(
                 stated_cost(estimator.name, partial(method.multiplications, measured, n)) or 0.0 for n in counts
             )
             several = together if method.arrays == "batched" else 1
-            held = max(held, several * method.matrix_entries(measured, counts[-1]))
+            tiles = TILES * min(TILE_ELEMENTS, entries) if estimator.kind == "method" else 0
+            held = max(held, several * method.matrix_entries(measured, counts[-1]) + tiles)
         flops += 2.0 * tokens * columns * (dim + head.d_v + 1)  # projection, and product with [v, 1]
         exps += EXPS_OF_A_FEATURE * tokens * columns
-        if columns:  # omega, a summary of [v, 1] for each feature, and the features of a token, or of a causal chunk
-            chunk = 3 * min(CHUNK, head.seq_len) if measured.causal else 1
-            held = max(held, together * (batch.width * dim + columns * (head.d_v + 1) + widest * chunk))
+        if columns:  # what is drawn, a summary of [v, 1] for each feature (two more while it grows), features of a tile
+            tile = min(max(rows_measured, head.seq_len), max(1, TILE_ELEMENTS // (width * together)))
+            features = 3 * widest * min(CHUNK, head.seq_len) if measured.causal else (widest + 2 * width) * tile
+            summaries = (columns + 2 * widest) * (head.d_v + 1)
+            held = max(held, together * (batch.width * dim + drawn + summaries + features))
     widths = ARRAYS_OF_INPUTS * max(dim, head.d_v), 3 * dim + 2 * head.d_v  # of a query; of a key with its value
     inputs = rows_measured * widths[0] + head.seq_len * widths[1]
     if gradients is not None:  # as stored, and in float64

@@ -170,6 +170,10 @@ class FeatureMap(ABC):
         """
         return None
 
+    def extra_entries(self, num_projections: int, head_dim: int) -> int:
+        """Numbers that ``draw_extra`` draws, for the stated memory; 0 where they are as few as those of omega."""
+        return 0
+
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "FeatureMap":
         """Return the map with parameters for the data (scaled queries x and keys y); itself by default.
 

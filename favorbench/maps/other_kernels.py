@@ -1,5 +1,6 @@
 """Maps that do not estimate the softmax kernel: those of linear attention, and formulas published with mistakes."""
 
+import functools
 import math
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from favorbench.maps.random_features import (
     norm_factors,
 )
 from favorbench.numerics.arrays import Array, Features, array_namespace, half_squared_norm
+from favorbench.numerics.logsum import tiles
 from favorbench.parameters import positive
 from favorbench.samplers.laws import GaussianRows, RowLaw
 
@@ -182,8 +184,10 @@ class PositiveEps(FeatureMap):
 
     def fit(self, x: Tokens, y: Keys, omega: Omega | None) -> "PositiveEps":
         assert omega is not None
-        shift = array_namespace(y).max(y @ omega.mT, axis=(-2, -1), keepdims=True)
-        return with_values(self, key_shift=Fitted(shift))
+        xp = array_namespace(y)
+        parts = (y[..., rows, :] @ omega.mT for rows in tiles(y.shape[-2], omega.shape[-2], y))
+        largest = (xp.max(part, axis=(-2, -1), keepdims=True) for part in parts)
+        return with_values(self, key_shift=Fitted(functools.reduce(xp.maximum, largest)))
 
     def map_multiplications(self, n: int, l: int, d: int, num_projections: int) -> float:  # noqa: E741
         """The projections of the keys once more, for their maximum."""

@@ -52,9 +52,10 @@ class FromMap(KeySummaryMethod):
         return max(size, self.wrapped.features_per_projection * size)
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """omega, three summaries of [v, 1] for each feature, and features: of one token, causal twice of a chunk."""
+        """All it draws, three summaries of [v, 1] for each feature, features: of one token, causal twice of a chunk."""
         rows = 2 * min(CHUNK, shape.n) if shape.causal else 1
-        return size * shape.d + self.num_features(size, shape.d) * (3 * (shape.d_v + 1) + rows)
+        drawn = size * shape.d + self.wrapped.extra_entries(size, shape.d)
+        return drawn + self.num_features(size, shape.d) * (3 * (shape.d_v + 1) + rows)
 
     def multiplications(self, shape: Shape, size: int) -> float | None:
         work = self.wrapped.multiplications(shape.n, shape.l, shape.d, shape.d_v, size)

@@ -161,7 +161,7 @@ class Multipole(Centred):
         return max(1, size // 8, 0 if self.single else 16 * size // self.block)
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """In blocks, add the logits and the keys of a block; causal, those of a segment, and its exact part.
+        """In blocks, add the logits and the keys of a tile; causal, those of a segment, and its exact part.
 
         Where each query has separate near cells: a copy of it and two sums for each of these. A cell has l / centres
         keys, in causal attention as few as one.
@@ -172,7 +172,7 @@ class Multipole(Centred):
                 near = -(-near * self.centres(size) // shape.l)
                 rows = min(shape.n, TILE_ELEMENTS // self.width(size, shape.l))
             return super().matrix_entries(shape, size) + rows * near * (shape.per_pair + shape.d_v)
-        rows, exact = self.block, 0
+        rows, exact = max(self.block, TILE_ELEMENTS // self.width(size, shape.l)), 0
         if shape.causal:
             rows, exact = max(self.chunk, self.segment), 3 * self.chunk * min(self.chunk + self.segment, shape.l)
         entries = min(rows, shape.n) * size * (3 + 2 * shape.per_pair // self.block) + exact

@@ -277,6 +277,11 @@ class Top(ExactKeys):
     def width(self, size: int, length: int) -> int:
         return max(length, self.inner.width(size, length))
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """Of a map, add the features of all keys at once."""
+        features = self.inner.num_features(size, shape.d) if isinstance(self.inner, FromMap) else 0
+        return self.inner.matrix_entries(shape, size) + shape.l * features
+
     def choice_multiplications(self, shape: Shape, size: int) -> float:
         """Logits of every pair."""
         return self.inner.choice_multiplications(shape, size) + float(shape.n * shape.l * shape.d)
