@@ -396,6 +396,7 @@ def test_bad_input_is_one_line(base):
         compare old old --metric skill => allowed: mse, relative_error
         compare old old --factor 0.9 => --factor must be a number from 1
         compare old old --alpha 0 => --alpha must be
+        compare old old --only-changed --format junit => --only-changed: leave it out with --format junit
         compare old nowhere => it does not exist
     """)
     Path("answer").mkdir()

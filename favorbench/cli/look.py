@@ -241,6 +241,8 @@ def compare(
     from favorbench.results.compare import comparison_sections, junit
     from favorbench.results.results import load
 
+    if only_changed and format == "junit" and not as_json:
+        raise ScenarioError("--only-changed: leave it out with --format junit, which has every row as a test")
     comparison = load(old).compare(new, estimators, metric, factor, alpha)
     for run in [comparison.old, comparison.new][: 1 if new is None else 2]:
         warn_partial(run)
