@@ -81,8 +81,8 @@ def test_enough_draws_are_enough(heads):
         count = heads if heads is None else heads - short
         counts = {"heads": count, "distinct_heads": count, "draws": 9 - short, "draws_needed": 9}
         made = SimpleNamespace(**counts, enough_draws=True, group_names=["a"], frame=[0])
-        assert ("tell no two" in _legend(made)) or not short
-        assert ("differ detectably" in _legend(made)) == (not short)
+        assert ("tell no two" in _legend(made, "mse")) or not short
+        assert ("differ detectably" in _legend(made, "mse")) == (not short)
 
 
 def test_there_are_26_letters():

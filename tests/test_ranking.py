@@ -49,7 +49,7 @@ def test_the_legend_explains_ranges_of_letters():
     for names, said in ((["a", "b-d"], "letter in common (a-d: a to d) differ"), (["a", "ab"], "in common differ"),
                         (["1-40", "41"], "number in common differ")):  # fmt: skip
         ranking.group_names = names
-        assert said in _legend(ranking)
+        assert said in _legend(ranking, "mse")
 
 
 def test_letters_of_a_chain():

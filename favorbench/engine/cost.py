@@ -22,7 +22,7 @@ LIBRARIES_BYTES = 128 << 20  # of a worker: 60 MiB before its first draw, and wh
 
 COPIES = 4  # of arrays in memory, in a worker: as received, as arrays, and twice as they come with the next task
 
-TILES = 4  # of a method at a time: logits, weights, flags
+TILES = 4  # that a method holds at a time at most, such as logits, weights and flags
 
 ARRAYS_OF_INPUTS = 5  # q, k, v and, at their largest, scaled copies of two of them; the width of values counts for two
 

@@ -73,7 +73,7 @@ class ArrayFunction:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """What a function takes; a torch module what its ``forward`` does. Raises ValueError where neither says it."""
+    """The signature of a function, or of the ``forward`` of a torch module. Raises ValueError if it has none."""
     return inspect.signature(getattr(function, "forward", function))
 
 

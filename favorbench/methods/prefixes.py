@@ -278,7 +278,7 @@ class Top(ExactKeys):
         return max(length, self.inner.width(size, length))
 
     def matrix_entries(self, shape: Shape, size: int) -> int:
-        """Of a map, add the features of all keys at once."""
+        """Beside a map, the features of all keys are held at once."""
         features = self.inner.num_features(size, shape.d) if isinstance(self.inner, FromMap) else 0
         return self.inner.matrix_entries(shape, size) + shape.l * features
 

@@ -205,7 +205,8 @@ def record(
                 recorder.begin(run)
                 with intercept_attention(model, recorder.attend) as hook:
                     run.forward()
-                warn_of_hidden(model, hook.unheard() if done == 0 else [])
+                if not done:
+                    warn_of_hidden(model, hook.unheard())
                 recorder.check_layers()
                 if choice.gradients:
                     gradients.record(model, run, len(runs), partial(report, done, run.name))

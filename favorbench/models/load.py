@@ -318,8 +318,8 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
     tokenizer = _tokenizer(home, source)
-    heads = [kind for kind in config.architectures or () if not causal and _CLASSES.search(kind)]
-    own_output = _pooling(folder) or "".join(f"is saved as {kind}" for kind in heads[:1])
+    classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
+    own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
     return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)
 
 

@@ -270,7 +270,7 @@ def _head_texts(ranking: Ranking, metric: str, row: Any, groups: str) -> dict[st
     }  # fmt: skip
 
 
-def _legend(ranking: Ranking, metric: str = "mse") -> str:
+def _legend(ranking: Ranking, metric: str) -> str:
     """The meaning of the columns, and whether there are enough draws or heads to tell anything apart."""
     numbered = any(name[:1].isdigit() for name in ranking.group_names)
     ranges = "" if numbered or not any("-" in name for name in ranking.group_names) else " (a-d: a to d)"
