@@ -1031,3 +1031,17 @@ def test_what_maps_draw_is_not_rounded_in_a_model_in_bfloat16(name):
         for dtype in (torch.bfloat16, torch.float64)
     )
     assert (low - high).abs().median() < 0.01 * high.abs().median()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["clusters", "block-sparse", "sinks(4):window(400):nothing", "multipole(block=128)"])
+def test_large_logits_are_not_rounded_in_a_model_in_half_precision(name, dtype):
+    """As in fused attention: a bias that all keys share, as in Qwen2, cancels in the weights, but not when rounded."""
+    query, key, value = (a.to(dtype) for a in torch.randn(3, 1, 2, 200, 8, generator=torch.Generator().manual_seed(0)))
+    query[..., 0] = key[..., 0] = 30.0
+    heads, item = LayerHeads(query, key, value, True), replacement(name, 200)  # exact at this size, or in this segment
+    own, found = Exact().outputs(heads, 0, ()), item.outputs(heads, 0, ())
+    rounding = 2 * torch.finfo(dtype).eps * value.abs().max()
+    assert found.dtype == dtype and (found - own).abs().max() <= rounding
+    rounded = fb.method_attention(query[0, 0], key[0, 0], value[0, 0], name, 200, causal=True)
+    assert (rounded - own[0, 0]).abs().max() > 2 * rounding

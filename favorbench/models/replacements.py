@@ -165,9 +165,12 @@ class EstimatedAttention(Replacement):
     def outputs(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         if not all(bool(array.isfinite().all()) for array in heads[:3]):  # the estimate of an earlier layer failed
             return heads.query.new_full(heads.output_shape, torch.nan)
-        key, value = heads.key.to(heads.query), heads.value.to(heads.query)  # autocast leaves them in other precisions
-        with torch.autocast(heads.query.device.type, enabled=False):
-            return self._estimate(heads._replace(key=key, value=value), seed, names)
+        query = heads.query
+        if not isinstance(self.method, Function):  # in half precision logits would be rounded, which fused ones are not
+            query = query.to(torch.promote_types(query.dtype, torch.float32))
+        key, value = heads.key.to(query), heads.value.to(query)  # autocast leaves them in other precisions
+        with torch.autocast(query.device.type, enabled=False):
+            return self._estimate(heads._replace(query=query, key=key, value=value), seed, names).to(heads.query)
 
     def _estimate(self, heads: LayerHeads, seed: int, names: StreamNames) -> Tensor:
         """The output for heads of one precision."""
