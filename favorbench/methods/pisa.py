@@ -92,6 +92,7 @@ class Pisa(BlockSparse):
     Blocks are chosen as in block-sparse. The others enter with exp(x.c) and their mean value: order=0. order=1 adds the
     first order of the values, sum_j x.(y_j - c) v_j over the keys of a block, which sums to 0 in the normaliser; as
     released, its sum over all blocks is taken once, times the mean weight exp(x.c) of the blocks that are not chosen.
+    The released pipeline for images adds log |sum_j (y_j - c) v_j^T| to the score of a block, which is left out here.
     Li et al. 2026 ("PISA"), arXiv 2602.01077.
     """
 
