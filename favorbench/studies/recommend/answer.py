@@ -162,8 +162,8 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
         exact = [(len(model.exact_heads), "exact head"), (len(model.left), "layer")]
         if beside := " and ".join(counted(*some) for some in exact if some[0]):
             left = " left unchanged" if model.left else ""
-            return f"Attention beside {beside}{left} hardly matters here: {best}, keeps {aim} ({sure})."
-        return f"This model hardly depends on its attention here: uniform attention keeps {aim} ({sure})."
+            return f"Uniform attention is enough beside {beside}{left}: {best}, keeps {aim} ({sure})."
+        return f"Uniform attention is enough here: it keeps {aim} ({sure})."
     if decision.outcome == "certified":
         return (
             f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(result, model, decision)}"
