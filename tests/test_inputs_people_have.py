@@ -118,7 +118,7 @@ def test_a_sweep_of_maps_names_methods_for_the_same_inputs(rng):
     q, k, v = rng.normal(size=(3, 20, 2, 4))
     np.savez("my heads.npz", q=q, k=k, v=v)
     flags = "--maps positive --samplers iid -R 4 --trials 1"
-    inputs = "--inputs 'my heads.npz' --layout L,heads,d --causal --heads h1 --scale 0.5,2"  # the same problem
+    inputs = "--inputs 'my heads.npz' --layout L,heads,d --causal --heads h1 -L 18 --scale 0.5,0.3333333"  # the problem
     own = succeeded(f"sweep {inputs} {flags} --out own").splitlines()[-1]
     end = "--methods clusters,multipole -R 16"
     assert own.endswith(f"favorbench sweep {inputs} {end}")

@@ -192,10 +192,9 @@ def _other_estimators(scenario: "Scenario", results: "Results") -> str:
     sizes = ",".join(str(m) for m in _SIZES if m <= most) or most
     layout = f" --layout {scenario.layout}" if scenario.layout != type(scenario).model_fields["layout"].default else ""
     inputs = in_shell(",".join(fixed) or "minilm") + layout + " --causal" * scenario.causal
-    if fixed and scenario.heads:
-        inputs += f" --heads {in_shell(','.join(scenario.heads))}"
-    if fixed and scenario.scale != (1.0,):
-        inputs += f" --scale {','.join(f'{factor:g}' for factor in scenario.scale)}"
+    for flag, given in (("--heads", scenario.heads), ("-L", scenario.seq_len), ("--scale", scenario.scale)):
+        if fixed and given not in (None, (1.0,)):
+            inputs += f" {flag} {in_shell(','.join(map(str, given)))}"
     return f"Other estimators may do better: favorbench sweep --inputs {inputs} --methods clusters,multipole -R {sizes}"
 
 
