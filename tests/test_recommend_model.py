@@ -606,6 +606,7 @@ def test_a_model_whose_embedding_is_no_mean_over_tokens_is_named(folder, texts, 
     for command in (
         f"model pooled --text {texts[0]} -L {LENGTH} --maps none --methods none --draws 1 --no-heads -q --out study",
         f"recommend --model pooled --text {texts[0]} {FLAGS} --maps none --methods clusters --target 5 --out run",
+        f"capture pooled --text {texts[0]} -L {LENGTH} --gradients 1 -q",  # their effect is that of this mean, too
     ):
         printed_errors = run(command)[2]
         assert printed_errors.count(said) == bool(other)
@@ -622,6 +623,7 @@ def test_a_language_model_that_embeds_texts_is_named(folder, texts):  # noqa: F8
     said = "embeds embeds texts by lasttoken (1_Pooling/config.json), and"
     for command, measured in (
         (study, "its prediction of next tokens"),
+        (f"capture embeds --text {texts[0]} -L {LENGTH} --gradients 1 -q", "its prediction of next tokens"),
         (f"{recommend} --out run", "its prediction of next tokens"),
         (f"{recommend} --metric embedding_loss --out other", "the mean over tokens"),
     ):

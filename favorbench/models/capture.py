@@ -124,6 +124,8 @@ def capture_file(
         out.parent.mkdir(parents=True, exist_ok=True)
     with Spool(out.parent) as spool:
         loaded = load(name, trust_remote_code=trust_remote_code)
+        if choice.gradients:
+            loaded.warn_of_output()
         if loaded.inputs is None:
             runs = text_runs(loaded, files, length, head=choice.gradients is not None)
         else:

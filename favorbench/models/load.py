@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -192,6 +193,17 @@ class Loaded:
                 known.append(positions.num_embeddings - padding - 1)
         limits = [int(limit) for limit in known if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT]
         return min(limits, default=None)
+
+    def warn_of_output(self, metric: str | None = None) -> None:
+        """Warn where the model's own embedding, or its classes, are not measured. metric: by default the usual one."""
+        predicts = self.causal and metric != "embedding_loss"
+        measured = "its prediction of next tokens" if predicts else "the mean over tokens"
+        if self.own_output:
+            warnings.warn(
+                f"{self.name} {self.own_output}, and {measured} is measured: to measure its own output, give a "
+                "module:function whose model returns it",
+                stacklevel=2,
+            )
 
 
 def load(name: str, *, trust_remote_code: bool = False) -> Loaded:

@@ -83,7 +83,7 @@ def study(
     Raises FavorbenchError for unusable models, texts, estimators and directories.
     """
     model = MeasuredModel(scenario, trust_remote_code)
-    model.warn_of_output()
+    model.loaded.warn_of_output()
     estimators = itertools.chain.from_iterable(item.members() for item in scenario.replacements)
     if model.calibration is not None and not any(item.needs_calibration for item in estimators):
         raise ScenarioError(
@@ -200,17 +200,6 @@ class MeasuredModel:
                         stacklevel=2,
                     )
                 return
-
-    def warn_of_output(self, metric: str | None = None) -> None:
-        """Warn where the model's own embedding, or its classes, are not measured. metric: None in a study."""
-        predicts = self.loaded.causal and metric != "embedding_loss"
-        measured = "its prediction of next tokens" if predicts else "the mean over tokens"
-        if other := self.loaded.own_output:
-            warnings.warn(
-                f"{self.loaded.name} {other}, and {measured} is measured: to measure its own output, give a "
-                "module:function whose model returns it",
-                stacklevel=2,
-            )
 
     def _check(self) -> None:
         """Raise ScenarioError or InputError for layers that cannot be replaced, or not by these estimators."""

@@ -309,7 +309,7 @@ def recommend_model(
     )  # fmt: skip
     model = _load(scenario, trust_remote_code)
     metric = _metric(model, metric)
-    model.warn_of_output(metric)
+    model.loaded.warn_of_output(metric)
     shapes, sizes = list({layer.shape for layer in model.replaceable}), keys.get("num_projections")
     requested = load_scenario(None, {"num_projections": sizes}).sizes(shapes[0].d) if sizes is not None else ()
     settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
