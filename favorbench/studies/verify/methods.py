@@ -136,18 +136,21 @@ def _of_single_sizes(method: Method, problem: AttentionProblem, seed: int) -> It
 
 
 def _of_single_heads(method: Method, problem: AttentionProblem, seed: int) -> Iterator[float]:
-    """The change in the output of each of two heads when it is the only one; infinite where two at a time fail."""
+    """The change in the output of each of two heads, with draws of their own, when it is the only one.
+
+    Infinite where two at a time fail.
+    """
     problem = _spread(problem)
     heads = [problem, problem._replace(**{name: getattr(problem, name)[::-1].copy() for name in problem._fields[:3]})]
     both = problem._replace(**{name: np.stack([getattr(head, name) for head in heads]) for name in problem._fields[:3]})
-    streams = Streams([_streams(method, seed).generators[0] for _ in heads], np.stack)
+    streams = Streams([_streams(method, seed + i).generators[0] for i in range(len(heads))], np.stack)
     try:
         together = [1 * estimate.output for estimate in method.estimates(both, _sizes(method, problem), streams)]
     except Exception:  # a class for one head at a time, with leading axes
         yield math.inf
         return
     for i, head in enumerate(heads):
-        for output, alone in zip(together, _outputs(method, head, seed), strict=True):
+        for output, alone in zip(together, _outputs(method, head, seed + i), strict=True):
             error = output[i] - alone if output.shape == (len(heads), *alone.shape) else math.inf
             yield largest(error) / _rounding(problem) / _lost(method)
 
