@@ -176,6 +176,11 @@ def test_a_gap_without_a_closed_form_says_what_was_measured():
     assert "nan" not in out and "squared error" in out and "measured." in out
 
 
+def test_a_gap_of_one_draw_has_no_interval():
+    code, out, _ = run("kernel gaussian --maps trig,phase --budget features -R 8 --num-points 5 -d 3 --trials 1")
+    assert code == 0 and "in closed form" in out and "nan" not in out
+
+
 def test_long_points_do_not_overflow():
     """exp(|x|^2/2) would be exp(20000): trig is exact where x = y, and no entry is beyond what cosines can give."""
     points = PointSet(200.0 * X, "long")

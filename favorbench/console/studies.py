@@ -126,7 +126,7 @@ def gram_section(study: "GramStudy") -> Section:
     gaps = [
         f"phase less trig, both {gap.num_features} features, {gap.sampler}: squared error "
         + (f"{gap.expected:.2e} in closed form, " if math.isfinite(gap.expected) else "")
-        + f"{gap.measured:.2e} [{gap.low:.2e}, {gap.high:.2e}] measured."
+        + f"{gap.measured:.2e} {f'[{gap.low:.2e}, {gap.high:.2e}] ' if study.draws > 1 else ''}measured."
         for gap in study.gaps()[-1:]
     ]
     texts: list[dict[str, str]] = [dict(zip(names, row, strict=True)) for row in rows]
