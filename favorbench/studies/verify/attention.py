@@ -218,7 +218,7 @@ def _difference(subject: str, claim: str, measured: _OnCase) -> MeasuredClaim:
 
 
 def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: int) -> MeasuredClaim:
-    """Permuted keys, doubled keys, another head and a constant on the keys' log scale change nothing."""
+    """Permuted keys, doubled keys, another head first or last, a constant on the keys' log scale change nothing."""
     case = CASES[0]._replace(query_norm=0.6, key_norm=0.6)
     arrays, sample = case.arrays(seed), _sample(feature_map, sampler, case, seed)
     query, key, value = arrays
@@ -232,8 +232,9 @@ def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: in
             (query, np.concatenate([key, key]), np.concatenate([value, value])),
         )
     )
-    queries, keys, values = (np.stack([i * a, a]) for i, a in enumerate(arrays, 2))
-    others.append(linear_attention(queries, keys, values, sample, feature_map)[1])
+    heads = [np.stack([i * a, a]) for i, a in enumerate(arrays, 2)]
+    others.append(linear_attention(*heads, sample, feature_map)[1])
+    others.append(linear_attention(*(pair[::-1] for pair in heads), sample, feature_map)[0])
     others.append(linear_attention(*arrays, sample, Shifted(fitted, 40.0)))
     measured = _measured(feature_map, sampler, case, seed)
     bound = measured.rounding * measured.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
