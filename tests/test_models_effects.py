@@ -78,6 +78,25 @@ def test_the_negative_log_likelihood_is_that_of_transformers(tokens):
     assert abs(found.delta_nll) > 1e-3
 
 
+def test_a_model_of_several_streams_is_measured_in_the_first(tokens):
+    """Gemma 3n has hidden states (streams, 1, L, width): its layers read the first stream."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "laurel_rank": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_kv_shared_layers": 0}
+    names = {"vocab_size": 40, "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8}
+    layers = {"layer_types": ["full_attention"] * 2, "activation_sparsity_pattern": None}
+    config = transformers.Gemma3nTextConfig(**sizes, **heads, **names, **layers)
+    torch.manual_seed(0)
+    model = transformers.Gemma3nForCausalLM(config).eval()
+    exact, outputs = run(model, tokens), model(tokens, output_hidden_states=True)
+    assert outputs.hidden_states[0].ndim == 4
+    for state, whole in zip(exact.hidden, outputs.hidden_states, strict=True):
+        assert torch.equal(state, whole[0, 0])
+    with replace_attention(model, method="uniform"):
+        found = effect(exact, run(model, tokens))
+    assert len(found.embedding) == 32
+    assert min(found.hidden_error) > 0
+
+
 def test_the_model_itself_has_no_effect(model, tokens):
     reference = run(model, tokens)
     found = effect(reference, run(model, tokens))

@@ -70,9 +70,14 @@ def run(model: Any, tokens: Tensor) -> Reference:
     """The output of a model for tokens (1, L)."""
     with torch.no_grad():
         output = model(tokens, output_hidden_states=True, use_cache=False)
-    hidden, logits = tuple(state[0] for state in output.hidden_states), getattr(output, "logits", None)
-    last = getattr(output, "last_hidden_state", output.hidden_states[-1])[0]
+    hidden, logits = tuple(map(_states, output.hidden_states)), getattr(output, "logits", None)
+    last = _states(getattr(output, "last_hidden_state", output.hidden_states[-1]))
     return Reference(tokens[0], hidden, None if logits is None else logits[0], last.double().mean(dim=0))
+
+
+def _states(hidden: Tensor) -> Tensor:
+    """The states of the only item of a batch (1, L, width); of (streams, 1, L, width), as in Gemma 3n, the first."""
+    return hidden[0, 0] if hidden.ndim == 4 and hidden.shape[1] == 1 else hidden[0]
 
 
 def effect(reference: Reference, replaced: Reference) -> Effect:
