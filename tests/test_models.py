@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 from favorbench.models.interface import additive, intercept_attention, kind_of  # noqa: E402
 from favorbench.models.load import Loaded, load, read_texts, tokenise, weights_digest  # noqa: E402
 from tests.command_line import run  # noqa: E402
-from tests.small_models import small_folder  # noqa: E402
+from tests.small_models import small_folder, small_model  # noqa: E402
 
 attention = torch.nn.functional.scaled_dot_product_attention
 
@@ -152,6 +152,18 @@ def quantised():
 def test_models_that_cannot_be_heard_or_captured(build, said):
     with pytest.raises(ModelError, match=said):
         fb.capture(build(), (rows(1, 4, 8),) * 3)
+
+
+def test_an_attention_function_that_the_user_has_registered_is_refused(monkeypatch):
+    """Its formula is not known, and eager attention is not the model's own."""
+    registry = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    monkeypatch.setitem(registry, "twice", lambda module, query, *rest, **keywords: registry["sdpa"](module, 2 * query))
+    model = small_model("bert")
+    model.set_attn_implementation("twice")
+    with pytest.raises(ModelError, match="BertModel computes attention by 'twice', not a function of transformers"):
+        fb.capture(model, {"input_ids": torch.ones(1, 4, dtype=int)})
+    model.set_attn_implementation("sdpa")
+    assert len(fb.capture(model, {"input_ids": torch.ones(1, 4, dtype=int)}).layers) == 2
 
 
 def test_a_scale_is_captured():

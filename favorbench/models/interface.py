@@ -404,15 +404,27 @@ def observe_attention(model: Any, tokens: Any, look: Callable[[Call, Any], None]
 
 
 def _implementations(model: Any) -> dict[int, tuple[Any, str | None]]:
-    """The attention implementation of each configuration in a model, by id; empty without transformers."""
+    """The attention implementation of each configuration in a model, by id; empty without transformers.
+
+    Raises ModelError for a function that a user has registered: ``own`` would compute another one.
+    """
     if "transformers" not in sys.modules:
         return {}
+    functions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     waiting = [getattr(module, "config", None) for module in model.modules()]
     implementations: dict[int, tuple[Any, str | None]] = {}
     while waiting:
         config: Any = waiting.pop()
         if isinstance(config, transformers.PreTrainedConfig) and id(config) not in implementations:
-            implementations[id(config)] = config, config._attn_implementation_internal
+            chosen = config._attn_implementation_internal
+            function = functions.get(chosen, _attention)
+            home = getattr(function, "func", function).__module__
+            if not home.startswith(("transformers.", __name__)):
+                raise ModelError(
+                    f"{type(model).__name__} computes attention by {chosen!r}, not a function of transformers; "
+                    "if it is softmax attention, call set_attn_implementation('sdpa') of the model"
+                )
+            implementations[id(config)] = config, chosen
             waiting += [getattr(config, key, None) for key in config.sub_configs]
     return implementations
 
