@@ -158,8 +158,8 @@ def test_errors_of_heads_are_their_formulas(model, tokens):
     assert len(exact) == 8 and max(one.head_error for one in exact) < TOLERANCE
 
 
-@pytest.mark.parametrize("family", ["Gemma3", "Mistral3"])  # transformers lists one of them as a language model
-def test_a_language_model_that_reads_images_too_is_measured_in_nats(family, tmp_path, monkeypatch):
+@pytest.mark.parametrize("family", ["Gemma3", "Mistral3", "Voxtral"])  # transformers lists one as a language model
+def test_a_language_model_that_reads_images_or_sound_too_is_measured_in_nats(family, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 8}
     text |= {"num_attention_heads": 2, "num_key_value_heads": 1}
@@ -167,9 +167,10 @@ def test_a_language_model_that_reads_images_too_is_measured_in_nats(family, tmp_
     parts = {"model_type": "mistral"} | text, {"model_type": "pixtral"} | seen
     if family == "Gemma3":
         parts = text, seen | {"image_size": 8, "patch_size": 4}
-    config = getattr(transformers, f"{family}Config")(
-        text_config=parts[0], vision_config=parts[1], image_token_index=98, mm_tokens_per_image=4
-    )
+    others = {"vision_config": parts[1], "image_token_index": 98, "mm_tokens_per_image": 4}
+    if family == "Voxtral":
+        parts, others = ({"model_type": "llama"} | text,), {"audio_config": seen, "audio_token_id": 98}
+    config = getattr(transformers, f"{family}Config")(text_config=parts[0], **others)
     small_folder(Path("seer"))  # its tokenizer
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()

@@ -361,7 +361,7 @@ def _check_attention(name: str, config: Any) -> None:
 def _class_for(config: Any, gguf: bool) -> Any:
     """The class of transformers that loads a model, with its language model head if it has one.
 
-    If a .gguf file does not say so, all but encoders have one. Models that read images, too, have one.
+    If a .gguf file does not say so, all but encoders have one. Models that read images or sound, too, have one.
     """
     if gguf and not config.architectures:
         causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and "bert" not in config.model_type
@@ -369,9 +369,9 @@ def _class_for(config: Any, gguf: bool) -> Any:
     kinds = " ".join(config.architectures or [])
     if re.search("ForCausalLM|LMHeadModel", kinds):
         return transformers.AutoModelForCausalLM
-    reads_images = type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    if "ForConditionalGeneration" in kinds and reads_images and not getattr(config, "is_encoder_decoder", False):
-        return transformers.AutoModelForImageTextToText
+    reads_more = type(config) in transformers.MODEL_FOR_MULTIMODAL_LM_MAPPING
+    if "ForConditionalGeneration" in kinds and reads_more and not getattr(config, "is_encoder_decoder", False):
+        return transformers.AutoModelForMultimodalLM
     return transformers.AutoModel
 
 
