@@ -82,20 +82,21 @@ def _installed(file: Path) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
-def sources_of(name: str, file: Path) -> dict[Path, bytes]:
+def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, bytes]:
     """The source of a module, then those of its packages and of what they import from the same folder, by path.
 
-    Of an installed module, the files of its package alone: everything else that is installed lies beside it.
+    called: also what is imported when a function is called. Of an installed module, the files of its package alone:
+    everything else that is installed lies beside it.
     """
-    depth = name.count(".") + (file.stem == "__init__")
-    root = [file.parent, *file.parents][: depth + 2][-1]
+    root = _root(name, file)
     sources, waiting = {file: file.read_bytes()}, [file]
     if _installed(file):
         return sources | {path: path.read_bytes() for path in sorted((root / name.partition(".")[0]).rglob("*.py"))}
     while waiting and file.suffix == ".py":
         importer = waiting.pop(0)
         folders, names = importer.relative_to(root).parts, [tuple(name.split("."))]
-        names += [(*folders[:-level], *parts) if level else parts for level, parts in _imports(sources[importer])]
+        imports = _imports(sources[importer], called)
+        names += [(*folders[:-level], *parts) if level else parts for level, parts in imports]
         for parts in names:
             for path in (root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)):
                 for found in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
@@ -105,12 +106,28 @@ def sources_of(name: str, file: Path) -> dict[Path, bytes]:
     return sources
 
 
+def imported_in_functions(name: str, file: Path) -> set[str]:
+    """The modules of the same folder that a module imports only when a function is called."""
+    files = sources_of(name, file).keys() - sources_of(name, file, called=False).keys()
+    names = (".".join(path.relative_to(_root(name, file)).with_suffix("").parts) for path in files)
+    return {name.removesuffix(".__init__") for name in names}
+
+
+def _root(name: str, file: Path) -> Path:
+    """The folder from which a module is imported."""
+    return [file.parent, *file.parents][: name.count(".") + (file.stem == "__init__") + 2][-1]
+
+
 @functools.lru_cache(maxsize=1024)
-def _imports(source: bytes) -> list[tuple[int, tuple[str, ...]]]:
+def _imports(source: bytes, called: bool) -> list[tuple[int, tuple[str, ...]]]:
     """The names that a module imports, or may: the number of dots before each, and its parts."""
     names = list[tuple[int, tuple[str, ...]]]()
     with contextlib.suppress(SyntaxError, ValueError):  # of a file that is imported on another Python only
-        for node in ast.walk(ast.parse(source)):
+        tree = ast.parse(source)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for function in () if called else functions:
+            function.body = []
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names += [(0, tuple(alias.name.split("."))) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):

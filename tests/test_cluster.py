@@ -206,6 +206,25 @@ def test_an_installed_module_that_is_edited_is_refused_by_workers_that_run_the_o
     sys.modules.pop("edited_later", None)
 
 
+def test_a_file_that_a_function_imports_is_compared_on_workers_that_have_it(processes, module):
+    """It is not sent: a worker imports its own, and not anew after an edit."""
+    late, mine = "def finish(answer):\n    return answer + {}\n", "def mine(query, key, value, size, rng):\n    {}\n"
+    module("my_late", late.format(1))
+    module("my_method", mine.format("from my_late import finish; return finish(0 * query)"))
+    scenario = small_scenario(methods="my_method:mine")
+    with cluster("c", 0) as own:
+        own.worker(PYTHONPATH=os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+        own.wait_for_workers(1)
+        same(sweep(scenario, "old", cluster=own.address), sweep(scenario, "alone"))
+        module("my_late", late.format(20))
+        module("my_method", mine.format("from my_late import finish; return finish(0 * query)"))
+        with pytest.raises(WorkerError, match=r"my_late \(imported in a function\) \w{8} there, \w{8} here"):
+            sweep(scenario, "new", cluster=own.address)
+    module("my_script", "raise SystemExit('it was run')")
+    module("my_method", mine.format("return 0 * query") + "def unused():\n    import my_script\n")
+    sweep(small_scenario(methods="my_method:mine"), "unused", cluster=processes.address)
+
+
 @pytest.mark.parametrize("name", ["numpy", "favorbench"])
 def test_if_every_worker_has_other_versions_the_run_ends_in_one_line(processes, monkeypatch, name):
     from favorbench.engine import cluster

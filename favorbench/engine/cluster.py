@@ -5,6 +5,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import io
 import json
 import logging
@@ -38,7 +39,7 @@ from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
 from favorbench.registry import module_digest
-from favorbench.users import modules_here
+from favorbench.users import imported_in_functions, modules_here
 
 Value = TypeVar("Value")
 
@@ -47,6 +48,8 @@ MAX_SENT = 256 << 20  # bytes of input files that are sent; larger ones must be 
 CONNECT_SECONDS = 20.0
 CHUNK_SECONDS = 1.0  # of a task, and ...
 CHUNK_SECONDS_OF_THREAD = 0.005  # ... so much for each of many threads: a scheduler needs 3.5 ms of CPU for a task
+IN_FUNCTION = " (imported in a function)"  # what a function of a sent module imports is not sent: a worker has its own
+ABSENT = "(not installed)"
 STUCK_SECONDS, STUCK_FACTOR = 10.0, 5.0  # after which, and after how many times the longest task, one is tried again
 
 
@@ -426,7 +429,9 @@ def _pack(
     names = {part.partition("(")[0].strip() for spec in specs for part in re.split("[:/]", spec)}
     installed = names & set(sys.modules) - modules.keys() - {"__main__"}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
-    return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed))}
+    sent = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
+    called = {f"{name}{IN_FUNCTION}" for part in sent for name in imported_in_functions(*part)}
+    return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | called))}
 
 
 def _size(file: File) -> int:
@@ -472,7 +477,7 @@ def _compare(versions: tuple[tuple[str, str], ...]) -> None:
             there = _version(name)
         except ScenarioError as error:  # a module that this worker has imported before it was edited
             raise OtherVersion(str(error)) from None
-        if there != here:
+        if there != here and not (name.endswith(IN_FUNCTION) and there == ABSENT):
             raise OtherVersion(f"{name} {there} there, {here} here; install the same")
 
 
@@ -484,10 +489,27 @@ def _version(name: str) -> str:
         return f"{VERSION} (files {_digest(*sorted(Path(__file__).resolve().parents[1].rglob('*.py')))})"
     if (library := name.partition(".")[0]) in ("numpy", "scipy", "torch"):
         return importlib.metadata.version(library)
+    if name.endswith(IN_FUNCTION):
+        return _version_in_function(name.removesuffix(IN_FUNCTION))
     try:
         return (module_digest(name) or "")[:8]
     except ImportError:
-        return "(not installed)"
+        return ABSENT
+
+
+_IN_FUNCTIONS: dict[str, str] = {}
+
+
+def _version_in_function(name: str) -> str:
+    """The digest that a module had when it was imported, or has now; it is not imported, as it may be a script."""
+    try:
+        file = Path(getattr(importlib.util.find_spec(name), "origin", None) or "")
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+    except (ImportError, OSError, ValueError):
+        return ABSENT
+    if name not in sys.modules:
+        _IN_FUNCTIONS[name] = digest
+    return _IN_FUNCTIONS.setdefault(name, digest)
 
 
 @functools.cache
