@@ -428,6 +428,15 @@ def test_a_closed_pipe_is_no_error(command):
     assert done.stdout.strip() == "0" and done.stderr == ""
 
 
+@pytest.mark.parametrize("end", ["2> >(exit)", "2> /dev/full"])
+def test_a_message_that_nobody_reads_is_no_reason_to_end(end, rng):
+    """It ended the command without a result, in the first case with exit code 0."""
+    np.savez("mine.npz", **{name: array.astype("f4") for name, array in random_heads(rng, 2, 20, 4).items()})
+    line = f"{COMMAND} sweep --inputs mine.npz --maps positive -R 4 --trials 1 --out run {end}; echo code $?"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert done.stdout.endswith("code 0\n") and "positive" in done.stdout
+
+
 def test_a_full_stdout_is_said():
     done = subprocess.run(f"{COMMAND} list maps > /dev/full", shell=True, capture_output=True, text=True)
     assert done.returncode == 2

@@ -49,7 +49,7 @@ def main() -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not debug:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where no home directory can be written
-        warnings.showwarning = lambda message, *_: print(f"favorbench: {printable(str(message))}", file=sys.stderr)  # noqa: T201
+        warnings.showwarning = _show_warning
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
         if isinstance(sys.stdout.buffer, io.RawIOBase):  # python -u: what a full disk does not take would be lost
             buffer = io.BufferedWriter(sys.stdout.buffer)
@@ -70,6 +70,11 @@ def main() -> NoReturn:
         if debug and not isinstance(error, SystemExit):
             raise
         _end(error, arguments)
+
+
+def _show_warning(message: object, *_: object) -> None:
+    with contextlib.suppress(OSError):  # a closed stderr is no reason to end
+        print(f"favorbench: {printable(str(message))}", file=sys.stderr)  # noqa: T201
 
 
 def _end(error: BaseException, arguments: list[str]) -> NoReturn:

@@ -72,7 +72,8 @@ def _print_line(console: Console, text: str, style: str = "") -> None:
 
 def message(text: str) -> None:
     """One line for the user, in addition to the results."""
-    _print_line(stderr(), text)
+    with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to end
+        _print_line(stderr(), text)
 
 
 @contextlib.contextmanager
@@ -110,8 +111,7 @@ def _lines(tracker: Tracker) -> Iterator[Tracker]:
     def print_lines() -> None:
         while not ended.wait(SECONDS_BETWEEN_LINES):
             if tracker.calls:
-                with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to end
-                    message(repr(tracker))
+                message(repr(tracker))
 
     thread = threading.Thread(target=print_lines, daemon=True)
     thread.start()
