@@ -214,6 +214,7 @@ def test_an_interrupted_reproduction_names_the_saved_runs():
     [
         "ImportError('libx.so.1: failed to map segment from shared object')",
         "SystemError('libx.so.1: <function _find_and_load> returned NULL without setting an exception')",
+        "SystemError('libx.so.1: error return without exception set')",
     ],
 )
 def test_a_library_that_does_not_fit_into_memory_is_one_line(module, what):

@@ -30,7 +30,7 @@ __all__ = ["app", "choose", "complete", "look", "main", "reference", "studies", 
 #: Messages of Python and of the loader of libraries when no memory is left.
 _NO_MEMORY = (
     "failed to launch worker thread", "failed to map segment", "cannot allocate memory", "can't start new thread",
-    "cannot enable executable", "returned null without setting an exception",
+    "cannot enable executable", "returned null without setting an exception", "error return without exception set",
 )  # fmt: skip
 
 _LOADING = "not enough memory to load the libraries"
