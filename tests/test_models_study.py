@@ -352,6 +352,14 @@ def test_figures_name_what_they_cannot_draw(folder):
         assert ("they declare no cost: nystrom." in chart.caption) == (chart.name == "effect")
 
 
+def test_a_figure_of_errors_that_are_0_has_no_panel(folder):
+    """Most heads are exact, so medians over heads are 0: an empty panel, "nan (left)", and a warning of matplotlib."""
+    for kept, panels in (("L0H0-2,L1H0-2", 1), ("L0H0", 2)):
+        studied(folder, kept, texts=2, draws=1, layers="all,each", maps=(), methods=("clusters",), exact_heads=kept)
+        (chart,) = [chart for chart in charts(read(kept)) if chart.name == "heads"]
+        assert (len(chart.panels), "nan" in chart.caption) == (panels, False)
+
+
 def test_each_sampler_has_its_own_line(folder):
     """One line went through the points of both samplers, in the colour and with the name of one."""
     studied(folder, "run", texts=2, draws=1, layers="all,each", samplers=("iid", "orthogonal"), methods=())

@@ -143,12 +143,17 @@ def heads(results: ModelResults) -> list[style.Chart]:
     predicted = predictions(results)
     if predicted is None:
         return []
-    columns = {"head_error": "relative error, median over heads", "head_after_projection": "|W_O error| / |h|"}
-    correlations = f"{predicted.of_relative_error:.2f}"
-    if predicted.points["head_after_projection"].isna().all():  # of a module that shows no hidden states
-        del columns["head_after_projection"]
-    else:
-        correlations += f" (left), {predicted.of_projected_error:.2f} (right: root of the sum of squares over heads)"
+    relative, projected = f"{predicted.of_relative_error:.2f}", f"{predicted.of_projected_error:.2f}"
+    columns = {
+        "head_error": ("relative error, median over heads", relative, "left"),
+        "head_after_projection": ("|W_O error| / |h|", projected, "right: root of the sum of squares over heads"),
+    }
+    # unknown of a module that shows no hidden states; medians are 0 where most heads of a layer stay exact
+    columns = {name: column for name, column in columns.items() if (predicted.points[name] > 0).any()}
+    if not columns:
+        return []
+    several = len(columns) > 1
+    correlations = ", ".join(value + f" ({panel})" * several for _, value, panel in columns.values())
     infinite = int(np.isinf(predicted.points[["head_error", "effect"]]).any(axis=1).sum())
     text = (
         f"{_about(results)}: errors under exact inputs against the effect of replacing that layer alone, "
@@ -157,7 +162,7 @@ def heads(results: ModelResults) -> list[style.Chart]:
     )
     panels = [
         style.Panel("", partial(_scatter, results, predicted.points, column, label), "effect")
-        for column, label in columns.items()
+        for column, (label, *_) in columns.items()
     ]
     return [style.Chart("heads", "Head errors and layer effects", text, panels, 2, (5.0, 4.4), data=predicted.points)]
 
