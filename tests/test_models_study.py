@@ -448,6 +448,10 @@ def test_the_text_to_calibrate_on_is_none_of_those_measured(folder):
     copy.write_bytes((folder / "text1.txt").read_bytes())
     with pytest.raises(InputError, match="measured too, as text1"):
         studied(folder, "run", calibrate=str(copy))
+    longer = Path("longer.txt")  # as two files under one licence
+    longer.write_text(f"{(folder / 'text1.txt').read_text()} and more, which is not read")
+    with pytest.raises(InputError, match="measured too, as text1"):
+        studied(folder, "run", calibrate=str(longer))
     with pytest.raises(
         ScenarioError, match=r"text4\.txt: nothing asked for has parameters to fit; write calibrated:MAP"
     ):

@@ -138,7 +138,7 @@ class MeasuredModel:
         self, scenario: ModelScenario, trust_remote_code: bool = False, texts_of: TextsOfFiles = tokenise
     ) -> None:
         """Load and validate everything. Raises FavorbenchError."""
-        files, calibration = _read(scenario)
+        files, calibration = read_texts(scenario.texts), read_texts([scenario.calibrate] if scenario.calibrate else [])
         self.scenario, self.loaded = scenario, load(scenario.model, trust_remote_code=trust_remote_code)
         Backend("torch", scenario.device).check(())
         self.loaded.model.to(scenario.device)
@@ -156,6 +156,12 @@ class MeasuredModel:
             self.model, texts = over_inputs(self.loaded)
         self.texts = {text.name: text._replace(tokens=text.tokens.to(scenario.device)) for text in texts}
         self.calibration = next(iter(tokenise(self.loaded, calibration, self.length)), None) if calibration else None
+        fitted = self.calibration
+        if fitted and (same := [text.name for text in texts if torch.equal(text.tokens, fitted.tokens)]):
+            raise InputError(
+                f"`calibrate` {scenario.calibrate}: what is read of it is measured too, as {same[0]}; an estimator "
+                "that is fitted to a text is measured on others"
+            )
         longest = max(text.tokens.shape[-1] for text in self.texts.values())
         check_memory(2.0 * self.bytes_of(longest), f"{self.loaded.name} on {longest} tokens", "use a smaller `length`")
         # Texts of one length are alike; inputs may have other padding.
@@ -428,18 +434,6 @@ def computed_by(methods: Iterable[Method]) -> dict[str, dict[str, str]]:
     samplers = [f" with {sampler}" if (sampler := sampler_of(method)) else "" for method in methods]
     members = {name_of(m) + sampler: " ".join(user_paths(m)) for m, sampler in zip(methods, samplers, strict=True)}
     return {"modules": user_sources(methods), "members": members}
-
-
-def _read(scenario: ModelScenario) -> tuple[list[TextFile], list[TextFile]]:
-    """The texts, and the calibration text, if any. Raises InputError for a text that is used for both."""
-    files, calibration = read_texts(scenario.texts), read_texts([scenario.calibrate] if scenario.calibrate else [])
-    names = {text.sha256: text.name for text in files}
-    if measured := [names[text.sha256] for text in calibration if text.sha256 in names]:
-        raise InputError(
-            f"`calibrate` {scenario.calibrate}: it is measured too, as {measured[0]}; an estimator that is fitted to a "
-            "text is measured on others"
-        )
-    return files, calibration
 
 
 def calibrated(model: Any, replacement: Replacement, tokens: Tensor, layers: Collection[int]) -> Replacement:
