@@ -27,11 +27,12 @@ def papers(what: str) -> list[dict[str, Any]]:
     return result
 
 
-def bibtex(what: str) -> str:
-    """A BibTeX entry for every paper behind a family. Raises ScenarioError for families without papers."""
+def bibtex(*families: str) -> str:
+    """A BibTeX entry for every paper behind the families. Raises ScenarioError for families without papers."""
     from favorbench.papers import cited_in
 
-    papers = {paper.key: paper for record in _with_references(what) for paper in cited_in(record["reference"])}
+    members = [record for family in families for record in _with_references(family)]
+    papers = {paper.key: paper for record in members for paper in cited_in(record["reference"])}
     return "\n\n".join(papers[key].bibtex() for key in sorted(papers))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from favorbench.catalogue import bibtex, papers, records
 from favorbench.papers import PAPERS, Paper, latex
+from tests.command_line import printed
 
 FAMILIES = ("maps", "samplers", "methods", "baselines")
 #: Where a reference is no paper: code, a tutorial, an identity, a way to use another map.
@@ -37,6 +38,12 @@ def test_bibtex_is_balanced_and_has_each_paper_once(family):
     for entry in entries:
         assert re.match(r"@misc\{\w+,\n", entry) and entry.count("{") == entry.count("}")
         assert {"author", "title", "year"} <= set(re.findall(r"^  (\w+) = ", entry, re.MULTILINE))
+
+
+def test_a_paper_behind_two_families_is_one_entry():
+    """BibTeX ends with an error at a repeated key."""
+    keys = re.findall(r"^@misc\{(\w+),", printed("list --papers --format bibtex"), re.MULTILINE)
+    assert "choromanski2021" in keys and len(set(keys)) == len(keys)
 
 
 def test_text_is_plain_and_bibtex_is_latex():

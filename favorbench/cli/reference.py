@@ -57,7 +57,7 @@ def list_(
     every = WITH_PAPERS if with_papers or form == "bibtex" else FAMILIES
     families = [what] if what else list(every)
     if form == "bibtex":
-        echo("\n\n".join(map(bibtex, families)))
+        echo(bibtex(*families))
         return
     listed = dict(zip(families, map(papers if with_papers else records, families), strict=True))
     if as_json:
