@@ -128,7 +128,7 @@ def to_latex(sections: Iterable[Section]) -> str:
         lines.append("\\begin{tabular}{" + "".join("lr"[section.numeric(name)] for name in names) + "}\n\\toprule")
         if section.title:
             lines.append(f"\\multicolumn{{{len(names)}}}{{l}}{{{_latex(section.title)}}} \\\\\n\\midrule")
-        lines.append(" & ".join(f"${_latex(n)}$" if " = " in n else _latex(n) for n in names) + " \\\\\n\\midrule")
+        lines.append(" & ".join(f"${_latex(n)}$" if n[1:4] == " = " else _latex(n) for n in names) + " \\\\\n\\midrule")
         lines += [" & ".join(map(_latex_cell, row.values())) + " \\\\" for row in section.rows]
         lines.append("\\bottomrule\n\\end{tabular}\n")
     return "\n".join(lines)

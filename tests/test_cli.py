@@ -412,6 +412,8 @@ def test_latex_is_escaped_and_titled():
     assert "}^" not in out and r" \times 10^{" in out  # the asterisk is text: two superscripts are an error in TeX
     assert "[red].npz h0" in run("table run --heads h0")[1] and "[red].npz, scale" in run("table run")[1]
     assert run("plot run")[0] == 0
+    header = run("table run --by R,estimator --format latex")[1]
+    assert "& estimator = best-rank &" in header  # as math its hyphen is a minus
 
 
 @pytest.mark.parametrize(
