@@ -37,6 +37,14 @@ def test_every_figure_that_the_axes_allow_is_drawn(monkeypatch):
     assert "error-vs-d" in names(draw_all(rule))
 
 
+def test_captions_name_the_file_of_the_other_comparison():
+    """Beside a method the maps are in maps.png; the caption named trig-vs-positive, which is not there."""
+    results = sweep(small_scenario(maps="trig,positive", methods="multipole"))
+    (by_map,), (by_sampler,) = curves.maps(results, "mse"), curves.samplers(results, "mse")
+    assert f" {by_map.name} shows the same errors" in by_sampler.caption
+    assert f" {by_sampler.name} shows the same errors" in by_map.caption
+
+
 def test_sizes_that_follow_d_have_a_panel_each_against_other_axes():
     """The panel of each pair of d and R was drawn, also of those that were not measured."""
     draw_all(sweep(small_scenario(num_projections="dlogd", head_dim="4,8", seq_len="16,24"), "run"))

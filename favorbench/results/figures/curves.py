@@ -60,8 +60,9 @@ def samplers(results: RunData, metric: str) -> list[style.Chart]:
 
 
 def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[style.Chart]:
-    x, rows = size_axis(results), compared(results.summary)
-    rows = rows[rows[series].notna() & rows[x].notna() & rows["num_projections"].notna()]
+    x, sized = size_axis(results), compared(results.summary)
+    sized = sized[sized[x].notna() & sized["num_projections"].notna()]
+    rows = sized[sized[series].notna()]
     names, others = (list(rows[axis].dropna().unique()) for axis in (series, panel))
     only_maps = series == "estimator" and len(others) < 2  # then no other figure has them
     if (
@@ -80,7 +81,8 @@ def _comparison(results: RunData, metric: str, series: str, panel: str) -> list[
             panels.append(CurvePanel(joined, population_of(cell.iloc[0]), part, baselines))
     count = len(others) + int(apart.any())
     several = len(rows["estimator"].unique()) > 1 < len(rows["sampler"].dropna().unique())
-    same = f" {file_name(others, panel)} shows the same errors with one curve per {panel}." if several else ""
+    other = file_name(list(sized[panel].dropna().unique()), panel)  # among the estimators are methods
+    same = f" {other} shows the same errors with one curve per {panel}." if several else ""
     sizes = {"projections": "number of projections R", "features": "budget: number of features",
              "cost": "budget: cost of this number of features"}  # fmt: skip
     if (results.summary["kind"] == "method").any():
