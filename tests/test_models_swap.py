@@ -354,6 +354,21 @@ def test_autocast_changes_nothing_inside_an_estimator(name):
     assert torch.equal(found, item.outputs(LayerHeads(query, key, value.bfloat16().float(), False), 0, ()))
 
 
+@pytest.mark.parametrize("visible, heads", [(15, None), (20, [1])])
+def test_under_autocast_padding_and_other_heads_keep_their_output(visible, heads):
+    """Rotary models have queries and keys in float32 then, and an output in bfloat16."""
+
+    class Attention(torch.nn.Module):
+        def forward(self, query, key, value, mask):
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask)
+
+    (query, key, value), mask = torch.randn(3, 1, 2, 20, 8), torch.arange(20).expand(20, 20) < visible
+    expected = (model := Attention())(query, key, value, mask)
+    expected[:, heads or [0, 1], :visible] = value[:, heads or [0, 1], :visible].mean(-2, keepdim=True)
+    with torch.autocast("cpu", torch.bfloat16), replace_attention(model, method="uniform", heads=heads):
+        assert difference(model(query, key, value, mask), expected) < 0.01  # of bfloat16
+
+
 @pytest.mark.parametrize("method", ["uniform", "nystrom", "multipole", "multipole(block=128)"])
 def test_the_default_device_of_torch_changes_nothing(method):
     """The meta device stands for a GPU here: nothing may be created there."""

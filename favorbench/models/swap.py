@@ -169,13 +169,13 @@ def replace_calls(
             return call.own()
         if outside := sorted({*(heads or ())} - {*range(call.query.shape[1])}):
             raise InputError(f"`heads` {outside[0]}: {call.name} has heads 0 to {call.query.shape[1] - 1}")
-        own = call.own() if call.padded else None
+        own = call.own().to(call.query) if call.padded else None  # under autocast in half precision
         output = estimates(call, lambda part: chosen.outputs(part, seed, names), own)
         record.replaced += 1
         done.add(call.name)
         if heads is None:
             return output
-        mixed, selected = call.own().clone(), sorted(heads)
+        mixed, selected = call.own().to(call.query, copy=True), sorted(heads)
         mixed[:, selected] = output[:, selected]
         return mixed
 
