@@ -251,6 +251,25 @@ def test_each_size_and_the_row_sums_have_the_same_draw_where_a_function_spawns_g
     np.testing.assert_array_equal(alone.output[:, :1], alone.row_sums)
 
 
+def test_a_function_in_a_model_in_half_precision_is_given_its_numbers():
+    """And not those of queries and keys that were scaled and scaled back, which a common bias of keys makes large."""
+    torch = pytest.importorskip("torch")
+    tokens, given = [torch.randn(1, 1, 20, 32, dtype=torch.bfloat16) for _ in range(3)], []
+
+    def function(query, key, value, size, rng):
+        given[:] = query, key, value
+        return value + 0 * query
+
+    class Attention(torch.nn.Module):
+        def forward(self, query, key, value):
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    function.tensors = True
+    with fb.replace_attention(model := Attention(), method=function, size=8):
+        model(*tokens)
+    assert all(torch.equal(seen, own[0, 0]) for seen, own in zip(given, tokens, strict=True))
+
+
 def test_infinite_errors_are_a_measurement_and_other_mistakes_one_line(functions):
     assert swept("brought", ["nans"])["nans"] == [np.inf] * 2
     flags = "-R 4 -L 24 -d 4 --trials 2 --maps none --methods"

@@ -170,7 +170,8 @@ def method_attention(
     streams = Streams((np.random.default_rng(rng),), lambda hosts: to_backend_of(hosts[0], given[0]))
     with failures_named(estimator.name):
         if isinstance(estimator, Function):  # once: its row sums, of a second call, are for sweeps
-            output = estimator.output(*problem.unscaled(), problem.value, size, streams.generators[0])
+            copies = [array_namespace(array).astype(array, problem.query.dtype) for array in given[:2]]
+            output = estimator.output(copies[0], copies[1], problem.value, size, streams.generators[0])
         else:
             (output,) = [estimate.output for estimate in estimator.estimates(problem, (size,), streams)] or [None]
     if output is None:
