@@ -136,6 +136,8 @@ def test_a_precision_that_hides_errors_is_refused():
     assert fb.capture(model.double(), inputs).layers[0].limit < 1e-14
     with pytest.raises(ModelError, match=r"rounding in bfloat16 may change its output by .*: use float32"):
         fb.capture(model.bfloat16(), inputs)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ModelError, match="rounding in bfloat16 may change"):
+        fb.capture(small_model("llama"), small_inputs("llama"))  # its queries are in float32, and its output is not
 
 
 def test_the_model_is_restored_after_an_exception():

@@ -171,7 +171,8 @@ class Recorder:
         tensors = [array[:, heads] for array in heads_of(call)[:3]]
         rows = checked_rows(call.query.shape[-2], self.choice.last)
         expected = exact_rows(tensors, call.kind == "causal", rows)
-        error, limit = differences(_numbers(output[:, heads])[..., rows, :], expected), limits(*tensors[:2])
+        error = differences(_numbers(output[:, heads])[..., rows, :], expected)
+        limit = limits(tensors[0].to(output), tensors[1])  # under autocast the output has fewer bits than the queries
         worst = np.unravel_index(np.argmax(error / limit), error.shape)
         layer = layer._replace(difference=float(error[worst]), limit=float(limit[worst]))
         if not layer.difference <= layer.limit:
@@ -181,7 +182,7 @@ class Recorder:
             reason = f"logits are capped (softcap {call.extra['softcap']:g})"
         elif limit.max() > MAX_TOLERANCE:
             reason = (
-                f"rounding in {_precision(call.query)} may change its output by {limit.max():.0e}, too much to check "
+                f"rounding in {_precision(output)} may change its output by {limit.max():.0e}, too much to check "
                 "it: use float32"
             )
         rounding, reason = (0.0, reason) if reason else self._keep(call, heads, tensors)
