@@ -305,6 +305,8 @@ def test_a_function_brings_its_inputs(monkeypatch):
         "        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)\n"
         "def build():\n"
         "    return Model(), torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))\n"
+        "def half():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(8, 8), Model()).bfloat16(), build()[1].bfloat16()\n"
         "def failing():\n"
         "    return torch.nn.Linear(2, 2), torch.randn(2, 3)\n"
         "def wrong():\n"
@@ -316,6 +318,7 @@ def test_a_function_brings_its_inputs(monkeypatch):
         and "h.safetensors: 2 heads, causal, q (6, 8)" in out
         and out.endswith("next: favorbench recommend h.safetensors\n")
     )
+    assert run("capture mine:half --out half.npz")[0] == 0  # models are in float32, and so are their inputs
     check_refused("""
         capture mine:wrong => mine:wrong returned Model; it must return (model, inputs)
         capture mine:failing => model 'mine:failing' on its inputs failed: RuntimeError: mat1 and

@@ -160,6 +160,9 @@ def input_runs(model: Any, inputs: Any, name: str = "") -> list[Run]:
                 "for a text: tokenizer(text, return_tensors='pt')"
             )
     call = partial(_call_named, model, name) if name else partial(_call, model)
+    like = next(filter(torch.is_floating_point, model.parameters()), None) if name else None
+    if like is not None:  # `load` has made it float32
+        given = [_mapped(partial(_like, like), item) for item in given]
     return [Run(f"input{i}", _digest(item), 0, partial(call, item)) for i, item in enumerate(given)]
 
 
