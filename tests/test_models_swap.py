@@ -354,6 +354,14 @@ def test_autocast_changes_nothing_inside_an_estimator(name):
     assert torch.equal(found, item.outputs(LayerHeads(query, key, value.bfloat16().float(), False), 0, ()))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_autocast_does_not_change_a_named_precision(dtype):
+    item, heads = replacement("exact", dtype=dtype), LayerHeads(*torch.randn(3, 1, 2, 40, 8), False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, cast = item.outputs(heads, 0, ()), replacement("exact").outputs(heads, 0, ())
+    assert torch.equal(found, item.outputs(heads, 0, ())) and not torch.equal(found, cast)
+
+
 @pytest.mark.parametrize("visible, heads", [(15, None), (20, [1])])
 def test_under_autocast_padding_and_other_heads_keep_their_output(visible, heads):
     """Rotary models have queries and keys in float32 then, and an output in bfloat16."""

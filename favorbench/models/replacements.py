@@ -1,5 +1,6 @@
 """Replacements of a model's attention: estimators, exact attention in another precision, or no attention."""
 
+import contextlib
 import copy
 import functools
 from abc import ABC, abstractmethod
@@ -293,7 +294,9 @@ class Exact(Replacement):
         dtype = heads.query.dtype if self.dtype is None else getattr(torch, self.dtype)
         query, key, value = (array.to(dtype) for array in heads[:3])
         attention = torch.nn.functional.scaled_dot_product_attention
-        return attention(query, key, value, is_causal=heads.causal, scale=query.shape[-1] ** -0.5).to(heads.query)
+        with torch.autocast(query.device.type, enabled=False) if self.dtype else contextlib.nullcontext():
+            output = attention(query, key, value, is_causal=heads.causal, scale=query.shape[-1] ** -0.5)
+        return output.to(heads.query)
 
     def multiplications(self, shape: Shape) -> float:
         return exact_multiplications(shape)
