@@ -60,9 +60,9 @@ FLAGS = f"--probability 0.5 --confidence 0.6 --max-size 16 -L {LENGTH} -q"
 
 @pytest.fixture
 def texts():
-    """Three files of 5, 5 and 8 texts of 24 words, and one that is too short."""
+    """Three files of 5, 5 and 8 texts of 24 words."""
     rng, paths = np.random.default_rng(5), []
-    for name, words in (("a", 5 * LENGTH), ("b", 5 * LENGTH + 7), ("c", 8 * LENGTH), ("short", 10)):
+    for name, words in (("a", 5 * LENGTH), ("b", 5 * LENGTH + 7), ("c", 8 * LENGTH)):
         paths.append(Path(f"{name}.txt").resolve())
         paths[-1].write_text(" ".join(rng.choice(WORDS, words)), encoding="utf-8")
     return list(map(str, paths))
@@ -112,6 +112,12 @@ def test_every_part_has_the_special_tokens_of_a_text():
     assert [text.tokens[0].tolist() for text in found] == [[1, *map(ord, part), 2] for part in ("abc", "def")]
     with pytest.raises(InputError, match="no text has `length` 11 tokens: the longest of 1 has 10"):
         split_texts(loaded, [file], 11)
+
+
+def test_files_that_are_too_short_for_a_text_are_counted(folder, texts):  # noqa: F811
+    short = _written("short.txt", "w5 w6 w7")
+    with pytest.warns(UserWarning, match="1 file of 4 left out: too short for a text of 24 tokens"):
+        assert "18 texts of 24 tokens from 3 files" in certified_in_words(found_for(folder, [*texts, short]))
 
 
 def test_a_text_that_occurs_again_does_not_count_again(folder, tmp_path):  # noqa: F811
@@ -772,7 +778,7 @@ def test_mistakes_are_one_line(arguments, said, folder, texts, tmp_path):  # noq
 def test_models_and_heads_are_distinguished(folder, texts):  # noqa: F811
     assert "a model is measured on text" in refused(f"recommend --model {folder}/bert")
     assert "nothing given, allowed: one file or name of inputs, or --model" in refused("recommend")
-    short = refused(f"recommend --model {folder}/bert --text {texts[-1]} {FLAGS}")
+    short = refused(f"recommend --model {folder}/bert --text {_written('short.txt', 'w5 ' * 10)} {FLAGS}")
     assert "no text has -L 24 tokens: the longest of 1 has 10; give longer ones or a smaller -L" in short
     assert "a.npz b.npz given, allowed: one" in refused("recommend a.npz b.npz")
     assert "texts are for a model" in refused(f"recommend --text {texts[0]}")

@@ -316,6 +316,12 @@ def recommend_model(
     path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
     rule = Rule(signed(target, metric), probability, 1 - confidence)
     files = {*map(_file_of, model.texts)}
+    if model.length and (empty := len(scenario.texts) - len(files)):
+        warnings.warn(
+            f"{counted(empty, 'file')} of {len(scenario.texts)} left out: too short for a text of {model.length} "
+            "tokens, or with texts of other files only",
+            stacklevel=2,
+        )
     earlier, before = _earlier(path)  # texts that have tested candidates must not choose, nor the other way round
     kept_texts = sum(text in model.texts for text in earlier[:before])
     chosen_on = (kept_texts or min(MOST_TEXTS, len(model.texts) // 3)) if per_head else 0
