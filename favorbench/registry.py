@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import importlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
@@ -271,8 +272,8 @@ def source_digest(spec: str, member: Any) -> str | None:
 def module_digest(name: str) -> str | None:
     """SHA-256 of the source of a module and of what it imports next to it; None without a file.
 
-    Raises ScenarioError where one changed after its import. The digests that were seen first are kept with the module's
-    specification, which importlib.reload makes anew.
+    Raises ScenarioError where one changed after its import. The digests that were seen first are kept with the
+    specifications of the module and of what it imports, which importlib.reload makes anew, each alone.
     """
     module = importlib.import_module(name)
     path = getattr(module, "__file__", None)
@@ -281,13 +282,15 @@ def module_digest(name: str) -> str | None:
     if not path:
         return None
     digests = {file: hashlib.sha256(source).hexdigest() for file, source in sources_of(name, Path(path)).items()}
-    loaded = vars(module.__spec__).setdefault("favorbench_digests", digests) if module.__spec__ else digests
-    if changed := next((file for file, digest in digests.items() if loaded.get(file, digest) != digest), None):
-        first = "" if changed == Path(path) else "that module, then "
-        raise ScenarioError(
-            f"{changed} has changed since Python imported it: importlib.reload {first}the module {name}, or start "
-            "Python again"
-        )
+    imported = {str(getattr(other, "__file__", None)): other for other in [*sys.modules.values()]}
+    for file, digest in digests.items():
+        for spec in (getattr(imported.get(str(file)), "__spec__", None), module.__spec__):
+            if spec and vars(spec).setdefault("favorbench_digests", {}).setdefault(file, digest) != digest:
+                first = "" if file == Path(path) else "that module, then "
+                raise ScenarioError(
+                    f"{file} has changed since Python imported it: importlib.reload {first}the module {name}, or start "
+                    "Python again"
+                )
     own, *others = digests.values()
     return hashlib.sha256("".join([own, *others]).encode()).hexdigest() if others else own
 

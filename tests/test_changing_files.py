@@ -21,6 +21,7 @@ from favorbench.engine.trial import run_draws
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import File, get_input
 from favorbench.inputs.stored import open_contents
+from favorbench.registry import module_digest
 from favorbench.users import sources_of
 from tests.command_line import python
 from tests.conftest import LaterProcess, random_heads, same_rows, stop_after
@@ -160,6 +161,20 @@ def test_a_run_notices_an_edit_of_what_its_module_imports(module, edited):
     Path("plain.py").write_text("FACTOR = 2\n", encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"plain\.py has changed .*reload that module, then the module using, or"):
         digest()
+
+
+def test_a_module_that_is_reloaded_without_what_it_imports_is_refused(module):
+    """importlib.reload(using) leaves the old code of `plain` in memory, and the new digest was stored with its rows."""
+    module("plain", "FACTOR = 1\n")
+    module("using", "import plain\ndef f(query, key, value, size, rng):\n    return plain.FACTOR * value\n")
+    before, using = module_digest("using"), sys.modules["using"]
+    Path("plain.py").write_text("FACTOR = 22\n", encoding="utf-8")
+    importlib.reload(using)
+    with pytest.raises(ScenarioError, match=r"plain\.py has changed .*reload that module, then the module using, or"):
+        module_digest("using")
+    importlib.reload(sys.modules["plain"])
+    importlib.reload(using)
+    assert module_digest("using") != before
 
 
 def test_of_an_installed_module_its_package_counts_alone():
