@@ -216,8 +216,9 @@ def test_a_file_that_a_function_imports_is_compared_on_workers_that_have_it(proc
         own.worker(PYTHONPATH=os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]))
         own.wait_for_workers(1)
         same(sweep(scenario, "old", cluster=own.address), sweep(scenario, "alone"))
-        module("my_late", late.format(20))
-        module("my_method", mine.format("from my_late import finish; return finish(0 * query)"))
+        Path("my_late.py").write_text(late.format(20), encoding="utf-8")
+        for name in ("my_late", "my_method"):
+            importlib.reload(sys.modules[name])
         with pytest.raises(WorkerError, match=r"my_late \(imported in a function\) \w{8} there, \w{8} here"):
             sweep(scenario, "new", cluster=own.address)
     module("my_script", "raise SystemExit('it was run')")

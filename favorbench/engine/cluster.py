@@ -430,6 +430,7 @@ def _pack(
     installed = names & set(sys.modules) - modules.keys() - {"__main__"}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     sent = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
+    _IN_FUNCTIONS.clear()  # what was edited here is reloaded: module_digest has refused it otherwise
     called = {f"{name}{IN_FUNCTION}" for part in sent for name in imported_in_functions(*part)}
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | called))}
 
