@@ -124,15 +124,21 @@ def _imports(source: bytes, called: bool) -> list[tuple[int, tuple[str, ...]]]:
     names = list[tuple[int, tuple[str, ...]]]()
     with contextlib.suppress(SyntaxError, ValueError):  # of a file that is imported on another Python only
         tree = ast.parse(source)
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        for function in () if called else functions:
-            function.body = []
+        for node in () if called else [*ast.walk(tree)]:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                vars(node)["body"] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names += [(0, tuple(alias.name.split("."))) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 parts = node.module.split(".") if node.module else []
                 names += [(node.level, (*parts, alias.name)) for alias in node.names]
+            elif isinstance(node, ast.Call):  # of importlib, say, with the name as it is
+                caller = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                texts = [str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)]
+                for text in texts if caller in ("import_module", "__import__") else ():
+                    parts = text.lstrip(".")
+                    names.append((len(text) - len(parts), tuple(parts.split("."))))
     return names
 
 

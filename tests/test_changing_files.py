@@ -130,20 +130,23 @@ def test_a_module_that_is_edited_is_not_swept_before_it_is_reloaded(monkeypatch)
     assert (new["mse"] != old["mse"])[rows].all() and (new["mse"] == old["mse"])[~rows].all()
 
 
-@pytest.mark.parametrize("edited", ["plain.py", "parts/__init__.py", "parts/inner.py"])
+@pytest.mark.parametrize("edited", ["plain.py", "parts/__init__.py", "parts/inner.py", "named.py"])
 def test_a_run_notices_an_edit_of_what_its_module_imports(module, edited):
     """Rows of two versions of an estimator would stand in one run."""
     Path("parts").mkdir()
     files = {
         "plain.py": "FACTOR = 1\n",
+        "named.py": "FACTOR = 1\n",
         "parts/__init__.py": "nothing = 0\n",
         "parts/inner.py": "from . import nothing",
     }
     keys = KEYS | {"maps": "none", "methods": "using:f", "inputs": "gaussian", "seq_len": 16, "head_dim": 4}
-    code = "import plain\ndef f(query, key, value, size, rng):\n    from parts.inner import nothing\n    return value\n"
+    code = "import importlib, plain\nnamed = importlib.import_module('named')\n"
+    code += "def f(query, key, value, size, rng):\n    from parts.inner import nothing\n    return value\n"
 
     def write(end=""):
-        sys.modules.pop("plain", None)
+        for name in ("plain", "named"):
+            sys.modules.pop(name, None)
         module("using", code)
         for name in files:
             Path(name).write_text(files[name] + (end if name == edited else ""), encoding="utf-8")
