@@ -429,9 +429,9 @@ def _pack(
     names = {part.partition("(")[0].strip() for spec in specs for part in re.split("[:/]", spec)}
     installed = names & set(sys.modules) - modules.keys() - {"__main__"}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
-    sent = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
+    files = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
     _IN_FUNCTIONS.clear()  # what was edited here is reloaded: module_digest has refused it otherwise
-    called = {f"{name}{IN_FUNCTION}" for part in sent for name in imported_in_functions(*part)}
+    called = {f"{name}{IN_FUNCTION}" for file in files for name in imported_in_functions(*file)}
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | called))}
 
 
