@@ -66,6 +66,14 @@ def test_families_that_make_no_call_are_an_error(family):
         fb.capture(model, small_inputs(family))
 
 
+def test_eager_attention_that_hides_its_calls_names_the_one_that_does_not():
+    """Falcon's fused attention is captured: to say that its family makes no calls is false."""
+    config = small_model("falcon").config
+    eager = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    with pytest.raises(ModelError, match=r"no attention call was found: .* load it with attn_implementation='sdpa'"):
+        fb.capture(eager, small_inputs("falcon"))
+
+
 @pytest.mark.parametrize("family", [name for name, found in FOUND.items() if all(reason for _, reason in found)])
 def test_where_nothing_is_kept_the_first_reason_is_given(family):
     with pytest.raises(ModelError, match=f"nothing to capture: layer 0 .*{FOUND[family][0][1]}"):

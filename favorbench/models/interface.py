@@ -503,6 +503,8 @@ def _why_no_call(model: Any, entered: bool) -> str:
     if not entered:
         return "it was not called"
     if "transformers" in sys.modules and isinstance(model, transformers.PreTrainedModel):
+        if model.config._attn_implementation == "eager" and model._supports_sdpa:
+            return "eager attention of this family hides its calls: load it with attn_implementation='sdpa'"
         return (
             f"in transformers {transformers.__version__} this family uses neither AttentionInterface "
             "nor torch's scaled_dot_product_attention"
