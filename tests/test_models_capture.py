@@ -74,6 +74,17 @@ def test_eager_attention_that_hides_its_calls_names_the_one_that_does_not():
         fb.capture(eager, small_inputs("falcon"))
 
 
+def test_a_family_with_several_eager_functions_is_computed_by_its_own():
+    """TimesFM's is called simple_eager_attention_forward: Llama 4 and Phi-4 have another one beside theirs."""
+    settings = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    lengths = {"head_dim": 8, "patch_length": 4, "context_length": 32, "horizon_length": 4}
+    config = transformers.TimesFmConfig(**settings, **lengths)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    inputs = {"past_values": torch.randn(1, 32), "past_values_padding": torch.zeros(1, 32, dtype=torch.long)}
+    captured = fb.capture(model, inputs | {"freq": torch.zeros(1, 1, dtype=torch.long)})
+    assert [layer.heads for layer in captured.layers] == [4, 4]
+
+
 @pytest.mark.parametrize("family", [name for name, found in FOUND.items() if all(reason for _, reason in found)])
 def test_where_nothing_is_kept_the_first_reason_is_given(family):
     with pytest.raises(ModelError, match=f"nothing to capture: layer 0 .*{FOUND[family][0][1]}"):

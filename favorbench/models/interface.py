@@ -6,6 +6,7 @@ whole process, so a single function is registered, which looks up the current ho
 """
 
 import contextlib
+import inspect
 import re
 import sys
 import threading
@@ -322,6 +323,9 @@ def check_plain(model: Any) -> None:
 #: The name registered in transformers. Some models treat names that contain "sdpa" or "flash" specially.
 NAME = "favorbench"
 
+#: How the functions that compute a family's own attention are named in transformers, or end.
+EAGER = "eager_attention_forward"
+
 #: Keywords that change the formula of attention; error messages name them.
 CHANGING = ("softcap", "s_aux", "position_bias")
 
@@ -492,10 +496,11 @@ def _own_function(
         for home in homes:
             if hasattr(home, "ALL_ATTENTION_FUNCTIONS"):
                 return home.ALL_ATTENTION_FUNCTIONS["sdpa"], True
+    names = [name for name in inspect.unwrap(type(module).forward).__code__.co_names if name.endswith(EAGER)]
     for home in homes:
-        if hasattr(home, "eager_attention_forward"):
-            return home.eager_attention_forward, False
-    raise ModelError(f"{type(module).__name__} has no eager_attention_forward to compare with")
+        if function := getattr(home, names[0] if names else EAGER, None):  # some families have several
+            return function, False
+    raise ModelError(f"{type(module).__name__} has no {EAGER} to compare with")
 
 
 def _why_no_call(model: Any, entered: bool) -> str:
