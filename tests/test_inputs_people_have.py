@@ -123,6 +123,9 @@ def test_a_sweep_of_maps_names_methods_for_the_same_inputs(rng):
     end = "--methods clusters,multipole -R 16"
     assert own.endswith(f"favorbench sweep {inputs} {end}")
     assert succeeded(f"{own.split(': favorbench ')[1]} --trials 1 --out more")
+    np.savez("causal.npz", q=q, k=k, v=v, causal=True)
+    whole = succeeded(f"sweep --inputs causal.npz --layout L,heads,d --no-causal -L 1 {flags} --out whole")
+    assert "--inputs causal.npz --layout L,heads,d --no-causal -L 1 --methods" in whole
     drawn = succeeded(f"sweep -L 20 -d 4 {flags} --out drawn").splitlines()[-1]
     assert drawn.endswith(f"favorbench sweep --inputs minilm {end},64,256")
 

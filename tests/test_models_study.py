@@ -436,7 +436,7 @@ def test_models_that_answer_no_text_are_refused_in_one_line(family, said, folder
 def test_the_text_to_calibrate_on_may_be_longer_than_a_window(tmp_path):
     """A window of 8 keys masks the text that maps are fitted to, of 24 tokens, and not the one that is measured."""
     model = small_folder(tmp_path / "mistral", "mistral")
-    texts = [small_text(tmp_path / f"{length}.txt", length) for length in (6, 24)]
+    texts = [small_text(tmp_path / f"{length}.txt", length, start=length) for length in (6, 24)]
     more = {"maps": ("calibrated:centre:positive",), "methods": (), "sizes": (4,), "draws": 1}
     study(ModelScenario(str(model), (str(texts[0]),), 24, calibrate=str(texts[1]), **more), "run")
     rows = read("run").rows.query("estimator == 'calibrated:centre:positive'")
@@ -450,8 +450,9 @@ def test_the_text_to_calibrate_on_is_none_of_those_measured(folder):
         studied(folder, "run", calibrate=str(copy))
     longer = Path("longer.txt")  # as two files under one licence
     longer.write_text(f"{(folder / 'text1.txt').read_text()} and more, which is not read")
-    with pytest.raises(InputError, match="measured too, as text1"):
-        studied(folder, "run", calibrate=str(longer))
+    for length in (24, 64):  # where both are cut, and where neither is
+        with pytest.raises(InputError, match="measured too, as text1"):
+            studied(folder, "run", calibrate=str(longer), length=length)
     with pytest.raises(
         ScenarioError, match=r"text4\.txt: nothing asked for has parameters to fit; write calibrated:MAP"
     ):

@@ -192,8 +192,11 @@ def _other_estimators(scenario: "Scenario", results: "Results") -> str:
     sizes = ",".join(str(m) for m in _SIZES if m <= most) or most
     layout = f" --layout {scenario.layout}" if scenario.layout != type(scenario).model_fields["layout"].default else ""
     inputs = in_shell(",".join(fixed) or "minilm") + layout + " --causal" * scenario.causal
-    for flag, given in (("--heads", scenario.heads), ("-L", scenario.seq_len), ("--scale", scenario.scale)):
-        if fixed and given not in (None, (1.0,)):
+    if not scenario.causal and any(source.fixed and source.causal for source in members):
+        inputs += " --no-causal"
+    flags = (("--heads", scenario.heads, None), ("-L", scenario.seq_len, None), ("--scale", scenario.scale, (1.0,)))
+    for flag, given, default in flags:
+        if fixed and given != default:
             inputs += f" {flag} {in_shell(','.join(map(str, given)))}"
     return f"Other estimators may do better: favorbench sweep --inputs {inputs} --methods clusters,multipole -R {sizes}"
 

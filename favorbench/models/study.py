@@ -157,7 +157,7 @@ class MeasuredModel:
         self.texts = {text.name: text._replace(tokens=text.tokens.to(scenario.device)) for text in texts}
         self.calibration = next(iter(tokenise(self.loaded, calibration, self.length)), None) if calibration else None
         fitted = self.calibration
-        if fitted and (same := [text.name for text in texts if torch.equal(text.tokens, fitted.tokens)]):
+        if fitted and (same := [text.name for text in texts if _begin_alike(text.tokens, fitted.tokens)]):
             raise InputError(
                 f"`calibrate` {scenario.calibrate}: what is read of it is measured too, as {same[0]}; an estimator "
                 "that is fitted to a text is measured on others"
@@ -434,6 +434,12 @@ def computed_by(methods: Iterable[Method]) -> dict[str, dict[str, str]]:
     samplers = [f" with {sampler}" if (sampler := sampler_of(method)) else "" for method in methods]
     members = {name_of(m) + sampler: " ".join(user_paths(m)) for m, sampler in zip(methods, samplers, strict=True)}
     return {"modules": user_sources(methods), "members": members}
+
+
+def _begin_alike(first: Tensor, second: Tensor) -> bool:
+    """Whether the tokens (1, L) of two texts are equal up to the last of the shorter one, which may only close it."""
+    length = min(first.shape[-1], second.shape[-1]) - 1
+    return torch.equal(first[:, :length], second[:, :length])
 
 
 def calibrated(model: Any, replacement: Replacement, tokens: Tensor, layers: Collection[int]) -> Replacement:
