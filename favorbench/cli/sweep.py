@@ -196,7 +196,7 @@ def _other_estimators(scenario: "Scenario", results: "Results") -> str:
         inputs += " --no-causal"
     flags = (("--heads", scenario.heads, None), ("-L", scenario.seq_len, None), ("--scale", scenario.scale, (1.0,)))
     for flag, given, default in flags:
-        if fixed and given != default:
+        if fixed and given and given != default:
             inputs += f" {flag} {in_shell(','.join(map(str, given)))}"
     return f"Other estimators may do better: favorbench sweep --inputs {inputs} --methods clusters,multipole -R {sizes}"
 

@@ -232,9 +232,11 @@ def _symmetric(subject: str, feature_map: FeatureMap, sampler: Sampler, seed: in
             (query, np.concatenate([key, key]), np.concatenate([value, value])),
         )
     )
-    heads = [np.stack([i * a, a]) for i, a in enumerate(arrays, 2)]
-    others.append(linear_attention(*heads, sample, feature_map)[1])
-    others.append(linear_attention(*(pair[::-1] for pair in heads), sample, feature_map)[0])
+    for own in (0, 1):  # of two heads
+        queries, keys, values = (
+            np.stack([a if head == own else i * a for head in (0, 1)]) for i, a in enumerate(arrays, 2)
+        )
+        others.append(linear_attention(queries, keys, values, sample, feature_map)[own])
     others.append(linear_attention(*arrays, sample, Shifted(fitted, 40.0)))
     measured = _measured(feature_map, sampler, case, seed)
     bound = measured.rounding * measured.expected[-1].condition * (np.max(np.abs(value)) + np.abs(plain))
