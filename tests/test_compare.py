@@ -368,6 +368,8 @@ def test_the_gate_and_its_formats(base):
     assert "uniform" not in out and "Rows of one run alone: 6 of the old one, 0 of the new one." in out
     out = run("compare old new --format csv")[1]
     assert out.splitlines()[0].startswith("mark,verdict,reason,input,head") and len(out.splitlines()) == 16
+    header = out.splitlines()[0]
+    assert run("compare old old --format csv --only-changed")[1] == f"{header}\n"  # of no rows, and to be read as any
     out = run("compare old --estimators 'clusters,trig iid' --format md")[1]
     assert out.count("| + |") == 3 and "Geometric mean" in out
     found = json.loads(run("compare old --estimators 'clusters,trig iid' --json")[1])

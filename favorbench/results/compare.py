@@ -41,6 +41,8 @@ COMPARABLE = tuple(name for name, metric in METRICS.items() if metric.error and 
 
 _NEWLY_FAILED = "Failed on some draws of the new run, and on none of the old"
 
+_CHANGED = ("+", "-", "x")  # marks of rows that are worse, better, or not comparable
+
 #: Unit roundoff of the precisions whose rounding is not an error, in units of float64's, which ROUNDING is for.
 _COARSER = {"float64": 1.0, "float32": 2.0**29}
 
@@ -129,7 +131,7 @@ class RunComparison(NamedTuple):
     @property
     def changed(self) -> tuple[ComparedRow, ...]:
         """The rows that are worse, better, or not comparable."""
-        return tuple(row for row in self.rows if row.mark in "+-x")
+        return tuple(row for row in self.rows if row.mark in _CHANGED)
 
     def _repr_html_(self) -> str:
         return to_html(comparison_sections(self))
@@ -140,12 +142,13 @@ class RunComparison(NamedTuple):
     def frame(self, only_changed: bool = False) -> pd.DataFrame:
         """A DataFrame with the numbers of each row."""
         records = []
-        for row in self.changed if only_changed else self.rows:
+        for row in self.rows:
             change = row.change._asdict() if row.change else dict.fromkeys(Change._fields)
             names = {"old_estimator": row.old_estimator, "new_estimator": row.new_estimator, self.axis: row.key.size}
             head = {"mark": row.mark, "verdict": row.verdict, "reason": row.reason}
             records.append(head | dict(zip(CELL, row.key.cell, strict=True)) | names | (change | head))
-        return pd.DataFrame(records)
+        kept = [row.mark in _CHANGED or not only_changed for row in self.rows]
+        return pd.DataFrame(records)[kept].reset_index(drop=True)
 
 
 def comparison(
