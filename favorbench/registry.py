@@ -273,7 +273,7 @@ def module_digest(name: str) -> str | None:
     """SHA-256 of the source of a module and of what it imports next to it; None without a file.
 
     Raises ScenarioError where one changed after its import. The digests that were seen first are kept with the
-    specifications of the module and of what it imports, which importlib.reload makes anew, each alone.
+    specifications of the module and of what it imports. importlib.reload makes that of the module it is given anew.
     """
     module = importlib.import_module(name)
     path = getattr(module, "__file__", None)

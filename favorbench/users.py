@@ -118,6 +118,9 @@ def _root(name: str, file: Path) -> Path:
     return [file.parent, *file.parents][: name.count(".") + (file.stem == "__init__") + 2][-1]
 
 
+_IMPORTING = ("import_module", "__import__")  # functions that import what their first argument names
+
+
 @functools.lru_cache(maxsize=1024)
 def _imports(source: bytes, called: bool) -> list[tuple[int, tuple[str, ...]]]:
     """The names that a module imports, or may: the number of dots before each, and its parts."""
@@ -133,10 +136,8 @@ def _imports(source: bytes, called: bool) -> list[tuple[int, tuple[str, ...]]]:
             elif isinstance(node, ast.ImportFrom):
                 parts = node.module.split(".") if node.module else []
                 names += [(node.level, (*parts, alias.name)) for alias in node.names]
-            elif isinstance(node, ast.Call):  # of importlib, say, with the name as it is
-                caller = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                texts = [str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)]
-                for text in texts if caller in ("import_module", "__import__") else ():
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _IMPORTING:
+                for text in (str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)):
                     parts = text.lstrip(".")
                     names.append((len(text) - len(parts), tuple(parts.split("."))))
     return names

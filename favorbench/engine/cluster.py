@@ -50,6 +50,7 @@ CHUNK_SECONDS = 1.0  # of a task, and ...
 CHUNK_SECONDS_OF_THREAD = 0.005  # ... so much for each of many threads: a scheduler needs 3.5 ms of CPU for a task
 IN_FUNCTION = " (imported in a function)"  # what a function of a sent module imports is not sent: a worker has its own
 ABSENT = "(not installed)"
+_IN_FUNCTIONS: dict[str, str] = {}  # digests of these modules, from before they were imported or first seen
 STUCK_SECONDS, STUCK_FACTOR = 10.0, 5.0  # after which, and after how many times the longest task, one is tried again
 
 
@@ -496,9 +497,6 @@ def _version(name: str) -> str:
         return (module_digest(name) or "")[:8]
     except ImportError:
         return ABSENT
-
-
-_IN_FUNCTIONS: dict[str, str] = {}
 
 
 def _version_in_function(name: str) -> str:
