@@ -301,6 +301,24 @@ def test_the_command_line_from_a_folder_to_a_sweep():
     assert code == 0 and "8 heads on 2 texts of heads.npz" in out
 
 
+def test_texts_of_several_lengths_are_cut_as_the_tokenizer_cuts_them():
+    """The longer ones lacked the token that closes a text, and a beginning of another text counted as a second one."""
+    folder = small_folder("model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    processors = pytest.importorskip("tokenizers").processors
+    closing = processors.TemplateProcessing(single="$A w98", special_tokens=[("w98", 98)])
+    tokenizer.backend_tokenizer.post_processor = closing
+    tokenizer.save_pretrained(folder)
+    long, short, begin = small_text("long.txt", 30, 3), small_text("short.txt", 20, 4), small_text("begin.txt", 20, 3)
+    run(f"capture {folder} --text {long} {short} --out both.npz")
+    run(f"capture {folder} --text {long} -L 21 --out alone.npz")
+    with np.load("both.npz") as both, np.load("alone.npz") as alone:
+        assert both["q"].shape[1] == 21
+        assert_array_equal(both["q"][both["text"] == 0], alone["q"])
+    said = refused(f"capture {folder} --text {long} {begin}")
+    assert "--text begin.txt: its first 21 tokens are those of long; give one of them" in said
+
+
 @pytest.mark.parametrize("out", ["model/model.safetensors", "heads.npz", "broken.npz", "folder.npz"])
 def test_files_that_were_not_captured_are_not_replaced(out):
     """A model's weights, and arrays of the user's under the default name; before anything is computed."""

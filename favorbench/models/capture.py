@@ -173,6 +173,7 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
     """
     texts = tokenise(loaded, files, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     shortest = min(text.tokens.shape[1] for text in texts)
+    texts = tokenise(loaded, files, shortest)  # again: the token that closes a text is to close those that are cut, too
     base = loaded.model if head else loaded.model.base_model
     config, parameters = base.config, inspect.signature(base.forward).parameters
     # Masks take 16 bytes for each pair of tokens, and eager attention stores its weights.
@@ -181,7 +182,7 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
     rest = {"use_cache": False} if "use_cache" in parameters else {}
     runs = []
     for text in texts:
-        tokens = text.tokens[:, :shortest]
+        tokens = text.tokens
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
             rest["decoder_input_ids"] = tokens
         given = {"input_ids": tokens, **rest}
