@@ -130,12 +130,13 @@ def test_a_sweep_of_maps_names_methods_for_the_same_inputs(rng):
     assert drawn.endswith(f"favorbench sweep --inputs minilm {end},64,256")
 
 
-def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng):
-    np.savez("in.npz", **some(rng, 2), attention_mask=np.ones(8))
-    assert get_input("in.npz").notes()[-1] == "'attention_mask' is not used: leave out the tokens that it masks"
+@pytest.mark.parametrize("name", ["attention_mask", "Mask"])
+def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng, name):
+    np.savez("in.npz", **some(rng, 2), **{name: np.ones(8)})
+    assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: leave out the tokens that it masks"
 
 
-NOT_USED = ["scale", "softmax_scaling", "position_bias", "alibi_slopes", "sinks", "sliding_window", "softcap"]
+NOT_USED = ["scale", "softmax_scaling", "position_bias", "alibi_slopes", "sinks", "sliding_window", "SOFTCAP"]
 
 
 @pytest.mark.parametrize("name", NOT_USED)

@@ -135,8 +135,9 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     if query.leading and query.leading[-1] > query.length:
         other = "L,heads,d" if layout == "heads,L,d" else "heads,L,d"
         notes.append(f"{count} heads of {query.length} tokens each: if it is the other way round, use `layout` {other}")
-    notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name]
-    others = [array for array in arrays if array != SCALES and re.search("bias|scal|sink|slope|window|softcap", array)]
+    notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name.lower()]
+    changing = re.compile("bias|scal|sink|slope|window|softcap", re.IGNORECASE)
+    others = [array for array in arrays if array != SCALES and changing.search(array)]
     notes += [f"{array!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v" for array in others]
     flags = [array for array in arrays if array != "causal" and array.lower() in ("causal", "is_causal")]
     notes += [f"{array!r} is not used: call it 'causal'" for array in flags]
