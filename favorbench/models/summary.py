@@ -152,8 +152,8 @@ def _rank(group: pd.DataFrame, exact: pd.DataFrame) -> float:
     """Spearman's correlation of similarities, the mean over draws; NaN unless all texts, at least 3, are there."""
     if len(exact) < 3 or (group.groupby("draw").size() != len(exact)).any():
         return np.nan
-    ranks = _cosines(exact).rank()
-    return float(np.mean([ranks.corr(_cosines(draw).rank()) for _, draw in group.groupby("draw")]))
+    ranks, draws = _cosines(exact).rank(), (draw for _, draw in group.groupby("draw"))
+    return float(np.mean([ranks.corr(_cosines(draw).rank(), min_periods=len(ranks)) for draw in draws]))
 
 
 def _cosines(rows: pd.DataFrame) -> pd.Series:
