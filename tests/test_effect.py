@@ -49,6 +49,20 @@ def test_sums_are_those_of_the_rows(run):
         )
 
 
+def test_members_of_a_batch_are_texts_of_a_sum(rng):
+    """Heads of all of them were added up, as if on one text."""
+    q, k, v = rng.standard_normal((3, TEXTS, HEADS, LENGTH, 8))
+    gradients = rng.standard_normal((TEXTS, HEADS, 3, LENGTH, 8))
+    given = {"q": q, "k": k, "v": v, "gradients": gradients, "gradient_scales": np.ones((TEXTS, HEADS, 3))}
+    batch = fb.sweep(inputs={"mine": given}, maps="elu", methods="none", baselines="uniform", trials=1, out="batch")
+    (found,) = heads.summed_effects(batch)
+    assert found.heads == HEADS and set(found.rows["texts"]) == {TEXTS}
+    trials = batch.trials[batch.trials["estimator"] == "elu"]
+    sums = trials.groupby(trials["head"].str[:2])["effect"].sum()
+    row = found.rows[found.rows["estimator"] == "elu"].iloc[0]
+    assert_allclose([row["sum_low"], row["sum_high"]], sorted(sums))
+
+
 @pytest.mark.parametrize("lost", [(), range(0, 96, 11), range(18, 96)], ids=["whole", "missing", "partial"])
 def test_sums_with_new_draws_for_each_size_are_those_of_the_rows(run, lost):
     """sampled-keys and clusters have a draw of each trial, uniform attention and elu one for each R of it."""

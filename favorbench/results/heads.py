@@ -47,8 +47,8 @@ FEW = 6  # heads of one input, up to which a figure has a panel for each; tables
 
 STATISTICS = ("heads", "ratio_median", "ratio_q25", "ratio_q75", "worse", "worst_head", "worst_ratio")
 
-#: A label of a head: its layer, its number, and its text where there are several.
-_LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)(?:@(?P<text>.+))?"
+#: A label of a head: its layer and its number.
+_LABEL = r"L(?P<layer>\d+)H(?P<number>\d+)"
 
 #: Why an effect, which is of the attention that the model computes itself, may be missing (NaN).
 EFFECT_NEEDS = "it needs gradients, all tokens and query rows, scales of 1 and the mask of the model"
@@ -251,7 +251,8 @@ def amount(effect: float, unit: str) -> str:
 
 def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the layer, the number and the text of each head from its label; empty where it has none."""
-    return rows.join(rows["head"].str.extract(_LABEL).fillna(""))
+    texts = rows["head"].map(lambda label: head_and_text(label)[1])
+    return rows.join(rows["head"].str.extract(_LABEL).fillna("")).assign(text=texts)
 
 
 def _summed(rows: pd.DataFrame, unit: str) -> SummedEffects | None:
