@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 from favorbench.formats import format_seconds
 
-#: Called with (done, total), and with the name of the step where steps have names.
+#: Called with (done, total), and with the name of the step where steps have names and it takes ``step``.
 Progress = Callable[..., None]
 
 SECONDS_BETWEEN = 0.1  # updates of a bar
@@ -53,7 +54,7 @@ def progress_callback(progress: Progress | None, title: str, unit: str) -> Itera
     The bar is one output of its cell, and ends as a line of text.
     """
     if progress is not None or not in_notebook():
-        yield progress or (lambda done, total, step="": None)
+        yield _with_step(progress or (lambda done, total: None))
         return
     from IPython.display import display  # pyright: ignore[reportMissingImports]  (there: this is its kernel)
 
@@ -72,6 +73,14 @@ def progress_callback(progress: Progress | None, title: str, unit: str) -> Itera
     finally:
         tracker.running = False
         shown.update(tracker)
+
+
+def _with_step(progress: Progress) -> Progress:
+    """The callback, made to ignore the name of a step if it takes (done, total) alone."""
+    with contextlib.suppress(TypeError, ValueError):
+        inspect.signature(progress).bind(0, 1, step="")
+        return progress
+    return lambda done, total, step="": progress(done, total)
 
 
 def in_notebook() -> bool:

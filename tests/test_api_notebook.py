@@ -228,3 +228,15 @@ def test_no_bar_elsewhere(notebook, capfd):
     del notebook.shell.kernel  # IPython in a terminal
     fb.sweep(small_scenario(), "run")
     assert not notebook.shown.outputs and capfd.readouterr() == ("", "")
+
+
+def test_a_callback_of_recommend_takes_what_its_docstring_says():
+    """(done, in all), as for a sweep; the name of a step came too, which ended the search in a TypeError."""
+    arrays = tuple(np.random.default_rng(2).normal(scale=0.2, size=(3, 2, 24, 4)))
+    counts, steps = [], []
+    for callback in (
+        lambda done, total: counts.append((done, total)),
+        lambda done, total, step: steps.append((done, total, step)),
+    ):
+        fb.recommend(arrays, 0.5, maps="none", methods="clusters", max_size=4, progress=callback)
+    assert counts == [(0, 2), (1, 2)] and steps == [(0, 2, "h0"), (1, 2, "h1")]

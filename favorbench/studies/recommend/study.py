@@ -131,7 +131,8 @@ def recommend(
     out
         The run directory, by default one below results, or none for arrays.
     progress
-        Called with (heads done, heads in all).
+        Called with (heads done, heads in all), or measurements of a model; also with the name of the step if it takes
+        ``step``.
     workers
         Processes that search the heads, or measure the texts of a model, which each of them loads; or an Executor. The
         answer is the same for any number.
