@@ -91,6 +91,15 @@ def test_where_nothing_is_kept_the_first_reason_is_given(family):
         fb.capture(small_model(family), small_inputs(family))
 
 
+def test_inputs_of_another_length_are_left_out_with_a_warning():
+    """As of several texts, tokenised one by one: those unlike the first in length were lost without a word."""
+    model, inputs = small_model("bert"), small_inputs("bert")
+    shorter = {name: tokens[:, :-2] for name, tokens in inputs.items()}
+    with pytest.warns(UserWarning, match=r"layer 0 .* in part captured: on 1 of 2 inputs: .* queries .*; and 1 more"):
+        captured = fb.capture(model, [inputs, shorter])
+    assert {*captured.text.tolist()} == {0}
+
+
 def test_queries_and_keys_are_those_of_the_projections():
     """By another way: BERT's own linear layers on the hidden states that go into its second layer."""
     model, inputs = small_model("bert"), small_inputs("bert")

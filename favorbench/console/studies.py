@@ -205,11 +205,7 @@ def capture_section(captured: "Captured", path: Path, command: str) -> Section:
         }
         for layer in captured.layers
     ]  # fmt: skip
-    sentences = [
-        f"layer {layer.layer} ({layer.name}) is {'in part' if layer.heads else 'not'} captured: {layer.reason}"
-        for layer in captured.layers
-        if layer.reason
-    ]
+    sentences = [layer.refusal for layer in captured.layers if layer.refusal]
     if meta["dtype"] != "float32":
         sentences.append(f"{meta['dtype']} changes the output of a head by up to {meta['rounding']:.1e} of its norm.")
     q, k, v = captured.query.shape, captured.key.shape, captured.value.shape

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,8 @@ def capture(
 ) -> Captured:  # fmt: skip
     """Capture the attention heads of a torch module on its inputs.
 
-    The module is called in eval mode and left unchanged.
+    The module is called in eval mode and left unchanged. A warning names what is left out: layers that are not softmax
+    attention, and inputs of another length than the first.
 
     Parameters
     ----------
@@ -99,7 +101,11 @@ def capture(
         raise ScenarioError("`layers` or `heads` is an empty list, of which nothing is captured: leave it out for all")
     loaded = Loaded(model, None, type(model).__name__, module_digest(model), False, versions=versions())
     with Spool() as spool:
-        return record(loaded, input_runs(model, inputs), choice, spool)
+        captured = record(loaded, input_runs(model, inputs), choice, spool)
+    if refusals := [layer.refusal for layer in captured.layers if layer.refusal]:
+        more = f"; and {len(refusals) - 1} more (see `layers`)" if refusals[1:] else ""
+        warnings.warn(f"{loaded.name}: {refusals[0]}{more}", stacklevel=2)
+    return captured
 
 
 def capture_file(

@@ -40,6 +40,12 @@ class CapturedLayer(NamedTuple):
     rounding: float
     reason: str
 
+    @property
+    def refusal(self) -> str:
+        """What is left out of the file, and why; empty if nothing is."""
+        left = f"layer {self.layer} ({self.name}) is {'in part' if self.heads else 'not'} captured: {self.reason}"
+        return left if self.reason else ""
+
 
 @dataclass(frozen=True, eq=False)
 class Captured:
