@@ -285,3 +285,14 @@ def test_shipped_heads_are_calibrated_on_another_file(rng):
     np.savez("other.npz", **arrays | {"q": arrays["q"][:, ::-1], "k": arrays["k"][:, ::-1]})
     results = swept(inputs="minilm", trials=1, seq_len=32)
     assert set(results.trials["head"]) == {"L0H1", "L0H5", "L5H0", "L5H8"}
+
+
+def test_parameters_are_frozen_for_gradients_too():
+    """As of queries from a model run with gradients: the map held their graph, and a second backward pass failed."""
+    torch = pytest.importorskip("torch")
+    query, key, value, rows = (torch.randn(12, 4, dtype=torch.float64, requires_grad=True) for _ in range(4))
+    frozen = calibrate(query, key, "centre:aderf-sderf")
+    fb.linear_attention(query.detach(), key.detach(), value, rows.detach(), frozen).sum().backward()
+    assert frozen.wrapped.means.query.requires_grad is False
+    loss = fb.linear_attention(query, key, value, rows, frozen).square().sum()  # of projections that are trained
+    assert all(bool(part.any()) for part in torch.autograd.grad(loss, (query, key, value, rows)))

@@ -107,6 +107,7 @@ def calibrate(query: Array, key: Array, map: Any = "centre:aderf-sderf") -> Any:
     if not calibrations(member):
         raise InputError(f"{label(member)!r} takes nothing from data, or was calibrated before: nothing to calibrate")
     query, key = (np.asarray(array) if isinstance(array, Sequence) else array for array in (query, key))
+    query, key = (array.detach() if hasattr(array, "detach") else array for array in (query, key))
     if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1] or 0 in (*query.shape, *key.shape):
         raise InputError(f"query {tuple(query.shape)}, key {tuple(key.shape)}: allowed: (..., n, d) and (..., l, d)")
     xp = array_namespace(query, key)

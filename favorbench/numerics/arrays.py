@@ -175,7 +175,7 @@ def moved(what: str, array: Array, other: Array) -> Array:
     xp = array_namespace(other)
     try:
         same = array_api_compat.is_array_api_obj(array) and array_namespace(array) is xp
-        return xp.asarray(array if same else on_host(array), device=device(other))
+        return array_api_compat.to_device(array if same else xp.asarray(on_host(array)), device(other))
     except Exception as error:  # libraries raise anything for arrays of another
         raise InputError(f"{what} is {kind_of(array)}, and cannot be moved to {kind_of(other)}: {error}") from None
 
