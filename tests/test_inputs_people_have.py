@@ -19,6 +19,7 @@ from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import get_input, same_place, stored
 from favorbench.numerics.streams import stream
 from favorbench.results.figures import draw_all
+from favorbench.results.findings import sentences
 from tests.command_line import python, run, succeeded
 
 QUICK = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 2, "baselines": "uniform"}
@@ -134,6 +135,21 @@ def test_a_sweep_of_maps_names_methods_for_the_same_inputs(rng):
 def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng, name):
     np.savez("in.npz", **some(rng, 2), **{name: np.ones(8)})
     assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: leave out the tokens that it masks"
+
+
+def test_results_say_what_they_leave_out_of_their_inputs(rng):
+    """A page that is sent, and a sweep in Python, have no stderr."""
+    few = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 1}
+    masked = fb.sweep(inputs={"mine": some(rng, 2) | {"mask": np.ones(8)}}, out="masked", **few)
+    assert sentences(masked)[0] == "mine: 'mask' is not used: leave out the tokens that it masks."
+    assert sentences(masked)[0] in str(masked.table()) and sentences(masked)[0] in str(masked.table(heads="h0"))
+    turned = fb.sweep(inputs={"mine": some(rng, 9)}, out="turned", **few)
+    assert "use `layout` L,heads,d" in sentences(turned)[0]
+    np.savez("causal.npz", **some(rng, 2), causal=True)
+    unlike = fb.sweep(inputs="causal.npz", causal=False, out="unlike", **few)
+    assert "causal.npz: its heads are causal, and measured without the mask" in sentences(unlike)[0]
+    alike = fb.sweep(inputs="causal.npz", out="alike", **few)
+    assert not any("measured" in sentence or "not used" in sentence for sentence in sentences(alike))
 
 
 NOT_USED = ["scale", "softmax_scaling", "position_bias", "alibi_slopes", "sinks", "sliding_window", "SOFTCAP"]

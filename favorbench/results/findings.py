@@ -25,9 +25,9 @@ from favorbench.results.tables import (
     ascending,
     at_largest_size,
     at_size,
+    input_sentences,
     largest_size,
     rounding_level,
-    shortened_inputs,
     size_axis,
 )
 from favorbench.statistics import Comparison, compare, fewest_draws, holm, verdict
@@ -48,7 +48,7 @@ def run_sentences(results: RunData) -> list[str]:
         done, draws = results.manifest["draws_done"], results.manifest["draws"]
         said.append(f"PARTIAL: {done} of {draws} draws; run the same sweep again to complete it.")
     said += [*failure_sentences(results), *_undrawn_sentences(results.trials), *_machine_sentences(results.manifest)]
-    return [*said, *shortened_inputs(results), *head_sentences(results), *effect_sentences(results)]
+    return [*said, *input_sentences(results), *head_sentences(results), *effect_sentences(results)]
 
 
 def failure_sentences(results: RunData) -> list[str]:

@@ -33,9 +33,9 @@ from favorbench.results.tables import (
     bounds_in_words,
     by_size,
     draws_in_words,
+    input_sentences,
     named_row,
     rounding_level,
-    shortened_inputs,
     size_axis,
     what_r_means,
     with_size,
@@ -204,7 +204,7 @@ def legend(results: RunData) -> str:
         "and the quartiles over heads. Worse: on how many heads uniform attention is better. "
     )
     text += f"{EACH_TEXT}. " * several + COST
-    return " ".join(filter(None, [text, what_r_means(results), bounds_in_words(results), *shortened_inputs(results)]))
+    return " ".join(filter(None, [text, what_r_means(results), bounds_in_words(results), *input_sentences(results)]))
 
 
 def number(ratio: float) -> str:

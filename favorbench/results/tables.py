@@ -1,5 +1,6 @@
 """Tables of a run: any statistic of any metric over any axes, and what sizes and marks in them mean."""
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -282,7 +283,7 @@ def legend(results: RunData, marked: bool = True) -> str:
     if "best-rank" in scenario.baselines and not (trials["estimator"] == "best-rank").any():
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
     bounds = bounds_in_words(results) if scenario.budget == "cost" else ""
-    return " ".join(filter(None, [text, bounds, *shortened_inputs(results)]))
+    return " ".join(filter(None, [text, bounds, *input_sentences(results)]))
 
 
 def bounds_in_words(results: RunData) -> str:
@@ -294,10 +295,11 @@ def bounds_in_words(results: RunData) -> str:
     return f"{', '.join(names)} {look} at every pair of a query and a key: a bound, at any cost."
 
 
-def shortened_inputs(results: RunData) -> list[str]:
-    """A sentence for each input that was measured on a part of its tokens only."""
+def input_sentences(results: RunData) -> list[str]:
+    """A sentence for each reason why a measured input may be another problem than the one that its arrays are about."""
     files: Any = results.manifest.get("input_files", [])
-    return [f"{file['input']}: {note}." for file in files for note in file["notes"] if note.startswith("the first ")]
+    unlike = re.compile("^the first|not used|with(out)? the mask|other way round")
+    return [f"{file['input']}: {note}." for file in files for note in file["notes"] if unlike.search(note)]
 
 
 def what_r_means(results: RunData) -> str:
