@@ -190,6 +190,13 @@ def test_the_old_name_says_the_new_one():
     assert code == 0 and "favorbench time is now favorbench speed;" in err and Path("run/seconds.json").exists()
 
 
+def test_no_figure_of_a_recommendation_is_promised():
+    head_file(1)
+    run("recommend heads.npz --target 0.9 --max-size 2 -q --out choice")
+    code, _, err = run("speed choice --repeats 3")
+    assert code == 0 and Path("choice/seconds.json").exists() and "favorbench plot" not in err
+
+
 def test_an_interruption_keeps_stored_seconds(monkeypatch):
     of_heads(2)
     timed("run")

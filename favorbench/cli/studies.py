@@ -230,6 +230,7 @@ def speed(
 def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
     from favorbench.console import progress
     from favorbench.console.studies import seconds_sections
+    from favorbench.models.recommended import FILE
     from favorbench.results.seconds import write_seconds
     from favorbench.studies.speed.calls import time_run
 
@@ -240,5 +241,5 @@ def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
         interrupted(f": no seconds of {run} are kept that were not there before; the same command begins anew")
     file = write_seconds(run, seconds)
     print_result(as_json, seconds._asdict() | {"file": file}, seconds_sections(seconds), [file])
-    if not quiet and not as_json:
+    if not quiet and not as_json and not (run / FILE).exists():
         say(f"favorbench plot {in_shell(run)} draws errors against them")
