@@ -16,6 +16,7 @@ from benchmarks.committed import COMMANDS, compact
 from favorbench.engine.rows import part_paths
 from favorbench.engine.store import find_runs
 from favorbench.results.heads import over_heads
+from tests.claims import two
 from tests.command_line import printed, run
 from tests.conftest import same_rows
 
@@ -205,3 +206,66 @@ def test_what_the_document_says_of_all_heads_in_blocks():
     everywhere = rows[~rows["estimator"].str.contains("heads exact") & (rows["size"] == int(size))]
     assert list(map(float, nats)) == pytest.approx(everywhere["nats"].tolist(), abs=0.00051)
     assert f"{everywhere['multiplications'].median():.2f}" == share
+
+
+def benchmark(name):
+    return pd.read_csv(REPOSITORY / "benchmarks" / f"{name}.csv")
+
+
+def seconds_beside_fused_attention():
+    for row in benchmark("fused-seconds").itertuples():
+        heads, name = "one head of random keys, all keys visible", row.estimator
+        if row.model == "smollm2":
+            heads = f"SmolLM2, causal, {'42 of 45' if row.length > 8192 else '252 of 270'} heads"
+            name = re.sub(r"multipole\(.*\)", "multipole", name.removesuffix(", 18 heads exact"))
+        segments = ", segments of 256 keys" * ("segment=256" in row.estimator)
+        seconds = f"{row.ratio:.2f} ({row.low:.2f} to {row.high:.2f})"
+        yield f"| {heads}, `{name}`{segments} | {row.length:,} | {row.size or '-'} | {seconds} |"
+
+
+def methods_at_equal_seconds():
+    rows = benchmark("blocks")
+    alone = rows["estimator"].str.contains("nothing")
+    rows["name"] = ("`" + rows["estimator"].str.removeprefix("sinks(4):") + "`").mask(alone, "window alone")
+    rows = rows.set_index(["model", "size", "name"])
+
+    def errors(row):
+        return f"{two(row['median'])} [{two(row['median_low'])}, {two(row['median_high'])}] | {two(row['worst'])}"
+
+    def beside(row):
+        worst = row["beside_worst"]
+        return f"{two(row['beside_median'])} ({two(worst) if worst < 99.5 else round(worst)})"
+
+    for name in rows.index.unique("name"):
+        encoder, model, larger = (
+            rows.loc[(*key, name)] for key in (("minilm", 128), ("smollm2", 512), ("smollm2", 1024))
+        )
+        parts = [f"{two(row['seconds'])} | {errors(row)}" for row in (encoder, model)]
+        yield f"| {name} | {' | '.join(parts)} |"
+        seconds = [two(larger[key]) for key in ("seconds", "seconds_low", "seconds_high")]
+        yield f"| {name} | {seconds[0]} ({seconds[1]} to {seconds[2]}) | {errors(larger)} |"
+        if "multipole(" in name:
+            sizes = {"minilm, shipped heads": (64, 128, 256), "minilm": (64, 128, 256), "smollm2": (512, 1024)}
+            cells = [", ".join(beside(rows.loc[key, size, name]) for size in sizes[key]) for key in sizes]
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+@pytest.mark.parametrize(
+    "page, lines, count",
+    [("multipole", seconds_beside_fused_attention, 18), ("block-sparse", methods_at_equal_seconds, 26)],
+)
+def test_the_tables_of_seconds_are_those_of_the_benchmarks(page, lines, count):
+    """Nothing compared them: a number of either could be changed alone."""
+    said = (REPOSITORY / f"docs/{page}.md").read_text(encoding="utf-8").splitlines()
+    assert set(lines()) <= set(said) and len([*lines()]) == count
+
+
+def test_the_table_of_losses_is_that_of_the_benchmark():
+    """The loss of each text, then its increase at each length, and that of nearest keys alone."""
+    said = (REPOSITORY / "docs/multipole.md").read_text(encoding="utf-8")
+    rows = benchmark("fused-nats").query("estimator.str.contains('heads exact')")
+    rows = rows[rows["size"].isin([0, 512]) | (rows["length"] == 2048)]  # of each length the size of the first table
+    for text, losses in rows.groupby("text"):
+        ((loss, *increases),) = re.findall(rf"{text} \| (\S+)" + r" \| (\S+) \((\S+)\)" * 3, said)
+        assert float(loss) == pytest.approx(losses["exact"].iloc[0], abs=0.0051)
+        assert [*map(float, increases)] == pytest.approx(losses["nats"].tolist(), abs=0.00051)  # of four digits
