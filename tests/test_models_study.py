@@ -196,7 +196,7 @@ def test_a_damaged_part_is_measured_again(folder):
 
 def test_the_table_agrees_with_the_rows(folder):
     """Each number of it computed again from the rows, without pandas' groups."""
-    studied(folder, "run", layers="all,1")
+    studied(folder, "run", layers="all,1", draws=3)  # of two, the mean is the median
     found = read("run")
     assert found.measure is ENCODER
     rows = found.rows.query("layers == 'all'")
@@ -213,12 +213,13 @@ def test_the_table_agrees_with_the_rows(folder):
         each, some = effects(name, size)
         assert line["worse"] == (np.median(each - uniform) > 0)
         values = [line[c] for c in ("effect", "low", "high", "worst", "texts", "draws")]
-        assert_allclose(values, [np.median(each), each.min(), each.max(), each.max(), 4, 2], rtol=1e-12)
-        ranks = [similarity(some, draw, exact) for draw in (0, 1)]
+        assert_allclose(values, [np.median(each), each.min(), each.max(), each.max(), 4, 3], rtol=1e-12)
+        ranks = [similarity(some, draw, exact) for draw in range(3)]
         assert_allclose(line["rank"], np.mean(ranks), rtol=1e-9)
         errors = np.concatenate([row["head_error"] for row in some])
-        assert len(errors) == 4 * 2 * 8
-        assert_allclose(line[["head_median", "head_max"]].tolist(), [np.median(errors), errors.max()])
+        assert len(errors) == 4 * 3 * 8
+        columns = ["head_median", "head_q90", "head_max"]
+        assert_allclose(line[columns].tolist(), np.quantile(errors, [0.5, 0.9, 1.0]))
     failed = rows.index[(rows["estimator"] == "positive") & (rows["size"] == 4)][0]
     rows.at[failed, "embedding"] = np.full(len(rows["embedding"].iloc[0]), np.nan)  # all pairs, not those that are left
     ranks = lines_of(rows).set_index(["estimator", "size"])["rank"]
@@ -603,13 +604,21 @@ def test_the_stated_memory_of_gradients_is_that_of_the_longest_text(folder):
 
 
 def test_no_prediction_of_fewer_draws_is_shown(folder):
-    """An interrupted command left the second draw of one text out: the mean over two draws stood beside one draw."""
+    """An interrupted command left the second draw of one text out: the mean over two draws stood beside one draw.
+
+    What is shown is the sum over heads, its mean over draws, and the median of that over texts.
+    """
     from favorbench.models.predicted import FILE, predict  # which needs torch
 
-    scenario = asked(folder, maps=("positive",), methods=(), sizes=(4,), draws=2, texts=2)
+    scenario = asked(folder, maps=("positive",), methods=(), sizes=(4,), draws=3, texts=3)
     study(scenario, "run", after=lambda model: predict(model, Path("run"), 2, None, print))
-    assert read("run").lines.set_index("estimator")["predicted"].notna().sum() == 2
+    predicted = read("run").lines.set_index("estimator")["predicted"]
     stored = json.loads(Path("run", FILE).read_text())
+    effects = {"uniform": ["uniform - 0 0"], "positive": [f"positive orthogonal 4 {draw}" for draw in range(3)]}
+    for name, draws in effects.items():
+        sums = [[sum(text[draw]) for draw in draws] for text in stored["texts"].values()]
+        assert predicted[name] == pytest.approx(np.median(np.mean(sums, axis=1)), rel=1e-12)
+    assert predicted.notna().sum() == 2
     *_, last = stored["texts"].values()
     del last["positive orthogonal 4 1"]
     Path("run", FILE).write_text(json.dumps(stored))
