@@ -206,7 +206,8 @@ def test_bias_is_distinguished_from_chance():
 
 def test_bias_and_spread_are_those_of_the_draws():
     kernel, x = GaussianKernel(2.0), X / 2.0
-    (cell,) = study(kernel, ["trig"], ["iid"], [8], POINTS, draws=5).cells
+    found = study(kernel, ["trig"], ["iid"], [8], POINTS, draws=5)
+    (cell,) = found.cells
     from favorbench.numerics.streams import stream
 
     grams = np.stack(
@@ -219,6 +220,8 @@ def test_bias_and_spread_are_those_of_the_draws():
     size = np.linalg.norm(exact)
     assert cell.errors == pytest.approx([np.linalg.norm(gram - exact) / size for gram in grams], rel=1e-9)
     assert cell.max_abs_errors == pytest.approx([np.max(np.abs(gram - exact)) for gram in grams], rel=1e-9)
+    assert (cell.median, cell.max_abs_error) == (np.median(cell.errors), np.median(cell.max_abs_errors))
+    assert found.mean_error == pytest.approx(np.linalg.norm(exact.mean() - exact) / size, rel=1e-9)
     assert cell.bias == pytest.approx(np.linalg.norm(grams.mean(0) - exact) / size, rel=1e-9)
     assert cell.spread == pytest.approx(math.sqrt(np.sum(np.var(grams, axis=0, ddof=1))) / size, rel=1e-9)
     values = np.linalg.eigvalsh(exact)[::-1]
