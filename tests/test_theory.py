@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import threadpoolctl
 from matplotlib.figure import Figure
+from scipy import stats
 
+import favorbench as fb
 from favorbench import style
 from favorbench.errors import ScenarioError
 from favorbench.maps import get_map
+from favorbench.numerics.streams import stream
 from favorbench.samplers import get_sampler
 from favorbench.samplers.laws import FixedNormRows
 from favorbench.studies.closed_forms import draws_needed, projections_for, relative_variance
@@ -103,6 +106,16 @@ def test_beyond_the_gate_no_number_is_shown():
     x, y = pair_at(2.0, 8, 0.0)
     shown, _, high = measured_deviation(get_map("positive"), get_sampler("iid"), x, y, 16, 500, 0)
     assert high < 0.8 * beyond.closed_form and shown < 0.5 * beyond.closed_form
+
+
+def test_the_measured_spread_and_its_interval_are_those_of_the_draws():
+    """About their own mean, and 95 % of a normal law with the standard error of a variance."""
+    x, y = pair_at(0.5, 4, 0.3)
+    found = measured_deviation(get_map("positive"), get_sampler("iid"), x, y, 8, 40, 0)
+    samples = [fb.sample_omega("iid", 8, 4, child) for child in stream(0, "theory", "positive", "iid", 8).spawn(40)]
+    values = np.array([fb.kernel_estimate(x, y, omega).item() for omega in samples]) / np.exp((x @ y.T).item())
+    half = stats.norm.isf(0.025) * math.sqrt((stats.moment(values, 4) - np.var(values) ** 2) / 40)
+    assert np.square(found) == pytest.approx(np.var(values) + np.array([0.0, -half, half]), rel=1e-4)
 
 
 @pytest.mark.parametrize("draws, measured", [(1, False), (2, False), (29, False), (30, True)])
