@@ -124,6 +124,8 @@ def test_the_figure_joins_seconds_and_errors(clock, count):
         assert (row["seconds"], row["cost_low"], row["cost_high"]) == pytest.approx((one.seconds, one.low, one.high))
         assert row["ratio"] == pytest.approx(table.loc[(plain, size), "ratio_median"], rel=1e-12)
     assert over["seconds"].is_unique  # the control: a join that mixed sizes would repeat some
+    (line,) = (line for line in results.plot("error-vs-seconds").lines if line.get_label() == "exact attention")
+    assert line.get_xdata()[0] == pytest.approx(exact_seconds(found))  # of torch's and NumPy's, the faster
 
 
 def test_times_of_a_busy_machine_are_doubted():
