@@ -225,11 +225,11 @@ def fused(name, size=0):
 
 
 def fused_window():
-    """The nearest keys alone: their number, seconds, and nats of the median and the worst text."""
+    """The nearest keys alone: fewest and most of a chunk, seconds, and nats of the median and the worst text."""
     nats = pd.read_csv(REPOSITORY / "benchmarks" / "fused-nats.csv").query("length == 8192")
     (keys,) = set(nats["estimator"].str.extract(r"window\((\d+)\)")[0].dropna())
     ratio, _, _, lost, _, worst = fused("window")
-    return [keys, ratio, lost, worst]
+    return [keys, str(int(keys) + 127), ratio, lost, worst]
 
 
 def certified(name):

@@ -277,6 +277,14 @@ def test_sinks_and_windows_longer_than_a_chunk(spec):
     assert error(member(spec), problem(10, len(CAUSAL), 400, at=CAUSAL, causal=True), (9,)) <= 1
 
 
+def test_a_causal_window_attends_its_chunk_too_and_says_so():
+    rng = np.random.default_rng(0)
+    query, key = rng.normal(size=(2, 384, 8))
+    weights = fb.method_attention(query, key, np.eye(384), "sinks(4):window(64):nothing", size=1, causal=True)
+    assert (weights > 0).sum(axis=1)[128:].tolist() == [*range(68, 196)] * 2  # 4 + 64, to the end of a chunk 127 more
+    assert "(causal: and its chunk of 128)" in fb.get_method("window(64):nothing").description
+
+
 @pytest.mark.parametrize("spec", ["clusters", "sampled-keys", "sinks(3):clusters(order=2)", "window(9):positive"])
 def test_causal_logits_of_hundreds_and_duplicates(spec):
     question = problem(11, len(CAUSAL), 400, at=CAUSAL, causal=True)

@@ -182,14 +182,15 @@ class SinksSummary:
 class Window(ExactKeys):
     """The w keys nearest to each query exactly, half of them before and half after it, the method on the rest.
 
-    In causal attention, at least the last w keys up to the query's own. The estimate of the kernel on these keys is
-    subtracted from the sums again, and the exact one added: Chen et al. 2021 ("Scatterbrain"), arXiv 2110.15343.
+    In causal attention, the w keys of the first query of its chunk of 128 positions, and the chunk up to its own key:
+    w to w + 127 keys, or more if the method keeps more. The estimate of the kernel on these keys is subtracted from
+    the sums again, and the exact one added: Chen et al. 2021 ("Scatterbrain"), arXiv 2110.15343.
     """
 
     w: int = whole(1, 1 << 20)
     prefix = "window"
     reference = "Chen et al. 2021, arXiv 2110.15343"
-    description = "the w keys nearest to each query exactly, METHOD on the rest"
+    description = "the w keys nearest to each query exactly (causal: and its chunk of 128), METHOD on the rest"
     last = claim(lambda self: max(self.w, self.inner.last))
     needs_positions = True
 
@@ -331,8 +332,8 @@ def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: sli
 class Nothing(KeySummaryMethod):
     """No keys at all: ``sinks(4):window(256):nothing`` is attention to the first and the nearest keys only.
 
-    Xiao et al. 2023 ("StreamingLLM"), arXiv 2309.17453; a window alone, ``window(256):nothing``, is a baseline for
-    every method that chooses keys.
+    Xiao et al. 2023 ("StreamingLLM"), arXiv 2309.17453, whose windows are without a chunk; a window alone,
+    ``window(256):nothing``, is a baseline for every method that chooses keys.
     """
 
     name = "nothing"
