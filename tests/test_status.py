@@ -51,6 +51,17 @@ def test_a_run_that_was_stopped_says_how_much_is_missing():
     assert code == 1 and "2 of 5" in out and " s " in out and "to resume" in err
 
 
+def test_draws_that_were_saved_as_a_signal_came_are_counted(monkeypatch):
+    """It came after the last draw, before the manifest had their number: "before a draw was saved"."""
+
+    def interrupted(store: Store) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "finish", interrupted)
+    code, _, err = run("sweep --maps positive --samplers iid -R 8 -L 32 -d 4 --trials 5 --out whole")
+    assert code == 130 and "interrupted: 5 of 5 draws are saved in whole; rerun the command to resume\n" in err
+
+
 def test_a_resumed_sweep_announces_the_draws_that_are_missing(monkeypatch):
     monkeypatch.setattr("favorbench.cli.sweep.LONG", 0.0)
     command = "sweep --maps positive --samplers iid -R 8 -L 32 -d 4 --trials 5 --out whole"

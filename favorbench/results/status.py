@@ -69,10 +69,9 @@ def _manifests(path: Path) -> list[Path]:
 
 
 def progress_of(path: Path) -> tuple[Path, int, int]:
-    """The newest run at or below a path, and how much of it its manifest counts as done and planned."""
-    file = max(_manifests(path), key=lambda file: file.stat().st_mtime)
-    planned, done, *_ = _planned(file)
-    return file.parent, done, planned
+    """The newest run at or below a path, and how much of it is saved and planned."""
+    newest = _status(max(_manifests(path), key=lambda file: file.stat().st_mtime))
+    return Path(newest.run), newest.done, newest.planned
 
 
 def _status(file: Path) -> Status:
