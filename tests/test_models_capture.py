@@ -253,6 +253,17 @@ def test_files_are_written_in_pieces():
             assert peak < rows.nbytes  # a sixth of the file
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is simulated by Linux's /dev/full")
+def test_heads_that_a_full_disk_does_not_take_are_not_lost_silently():
+    """NumPy's tofile says nothing of the last bytes, and of others only their number."""
+    rows = np.ones((1, 64, 8), np.float32)
+    with Spool(Path()) as spooled, Path("/dev/full").open("wb", buffering=0) as full:
+        spooled.files = dict.fromkeys(spooled.files, full)
+        for store in (lambda: spooled.add(q=rows), lambda: spooled.put_gradients(0, 1, 0, rows)):
+            with pytest.raises(StoreError, match=r"cannot store the .* in \.: No space left on device$"):
+                store()
+
+
 def test_a_write_that_fails_keeps_the_existing_file(monkeypatch):
     captured = fb.capture(small_model("bert"), small_inputs("bert"))
     captured.save("a.npz")

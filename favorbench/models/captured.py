@@ -1,10 +1,12 @@
 """Captured heads and their files. During capture heads are stored on disk, because they may exceed memory."""
 
 import contextlib
+import io
 import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,7 +104,8 @@ class Spool(contextlib.ExitStack):
         self.folder = folder or tempfile.gettempdir()
         try:
             roles = (*"qkv", GRADIENTS)
-            self.files = {role: self.enter_context(tempfile.TemporaryFile(dir=folder)) for role in roles}  # noqa: SIM115
+            unbuffered = partial(tempfile.TemporaryFile, buffering=0, dir=folder)
+            self.files = {role: self.enter_context(unbuffered()) for role in roles}
         except OSError as error:
             raise StoreError(f"cannot write in {self.folder}: {error.strerror or error}") from None
 
@@ -110,9 +113,9 @@ class Spool(contextlib.ExitStack):
         """Append arrays q, k and v (heads, rows, d). Raises StoreError."""
         try:
             for role, array in heads.items():
-                np.ascontiguousarray(array).tofile(self.files[role])
+                _write(self.files[role], array)
         except OSError as error:
-            raise StoreError(f"cannot store the captured heads: {error.strerror or error}") from None
+            raise StoreError(f"cannot store the captured heads in {self.folder}: {error.strerror or error}") from None
 
     def put_gradients(self, first: int, draws: int, draw: int, heads: np.ndarray) -> None:
         """Write gradient number ``draw`` of consecutive heads (heads, rows, d) as float16. Raises StoreError."""
@@ -120,14 +123,20 @@ class Spool(contextlib.ExitStack):
         try:
             for number, head in enumerate(heads.astype(DTYPES["float16"]), first):
                 file.seek((number * draws + draw) * head.nbytes)
-                head.tofile(file)
+                _write(file, head)
         except OSError as error:
-            raise StoreError(f"cannot store the gradients: {error.strerror or error}") from None
+            raise StoreError(f"cannot store the gradients in {self.folder}: {error.strerror or error}") from None
 
     def array(self, role: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """Memory-map everything that was added. The map stays readable after the spool is closed."""
-        self.files[role].flush()
         return np.memmap(self.files[role], DTYPES[dtype], "r", shape=shape)
+
+
+def _write(file: io.FileIO, array: np.ndarray) -> None:
+    """Write an array whole. Raises OSError: NumPy's tofile loses the last 4 KiB on a full disk without a word."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    while data:
+        data = data[file.write(data) :]
 
 
 def check_path(path: Path, dtype: str) -> None:
