@@ -43,7 +43,7 @@ from favorbench.studies.recommend.evidence import Rule
 from favorbench.studies.recommend.figure import charts
 from favorbench.studies.recommend.search import Candidate, Interrupted
 from favorbench.studies.saved import saved_study
-from tests.command_line import check_refused, printed, read_table, refused, run
+from tests.command_line import check_refused, printed, read_table, refused, run, succeeded
 from tests.conftest import LaterProcess, stop_after
 from tests.test_held import SAME_TICKS, held, looks
 from tests.test_models_study import WORDS, folder  # noqa: F401
@@ -1146,3 +1146,12 @@ def test_a_sampler_of_the_users_is_named_so_that_it_can_be_imported(module):
     keys = {"inputs": "gaussian", "seq_len": 16, "head_dim": 2}
     *_, family = families(study_of(keys, "trig", "none", "my_rows:Rows", 8))
     assert "fb.sample_omega('my_rows:Rows', 8, " in python_lines(family, 8, 1.0)
+
+
+def test_the_default_directory_has_the_whole_name_of_a_model(folder, texts):  # noqa: F811
+    """Llama-3.1-8B and Llama-3.2-1B are not both Llama-3."""
+    Path("Tiny-1.5-B").symlink_to(f"{folder}/bert")
+    found = fb.recommend(model="Tiny-1.5-B", texts=texts, target=5.0, **EASY)
+    succeeded(f"model Tiny-1.5-B --text {texts[0]} -L {LENGTH} -R 8 --draws 1 --no-heads -q")
+    assert found.path == Path("results/recommend-Tiny-1.5-B")
+    assert (Path("results/model-Tiny-1.5-B") / "model.json").is_file()

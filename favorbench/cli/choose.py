@@ -342,7 +342,7 @@ def model(
     )  # fmt: skip
     if predict and ALL not in scenario.layer_sets:
         raise ScenarioError(f"`predict` is of all layers together: `layers` {layers!r} given; add all, or leave it out")
-    path = out or Path("results") / f"model-{Path(model).stem}"
+    path = out or Path("results") / f"model-{Path(model).name.removesuffix('.gguf')}"
     if predict:
         check_gradients(path, predict)
     with (

@@ -313,7 +313,7 @@ def recommend_model(
     shapes, sizes = list({layer.shape for layer in model.replaceable}), keys.get("num_projections")
     requested = load_scenario(None, {"num_projections": sizes}).sizes(shapes[0].d) if sizes is not None else ()
     settings = model_settings(shapes, maps, methods, samplers, max_size, requested)
-    path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).stem}"
+    path = Path(out) if out is not None else Path("results") / f"recommend-{Path(name).name.removesuffix('.gguf')}"
     rule = Rule(signed(target, metric), probability, 1 - confidence)
     files = {*map(_file_of, model.texts)}
     if model.length and (empty := len(scenario.texts) - len(files)):
