@@ -182,9 +182,12 @@ class _Builder:
         by_position = dict(zip(required, values, strict=False))
         self.check_names(member, call, len(values), required, texts)
         try:
-            return {name: ast.literal_eval(value) for name, value in (texts | by_position).items()}
+            given = {name: ast.literal_eval(value) for name, value in (texts | by_position).items()}
         except (ValueError, TypeError, RecursionError, MemoryError):
             raise self.error(": values are numbers, or texts in quotes: law='poisson'") from None
+        if str(sampler := given.get("sampler", "")) not in self.spec:  # a file may not hide a module from check_trusted
+            raise self.error(f": write the sampler {sampler!r} in one piece, without escapes")
+        return given
 
     def check_names(
         self, member: type, call: _Call, positions: int, required: Sequence[str], names: Iterable[str]

@@ -64,6 +64,17 @@ def test_a_scenario_file_imports_nothing(attack, more):
 
 
 @pytest.mark.usefixtures("folder_with_code")
+@pytest.mark.parametrize("text", [r"'run\x3aEvil'", r"'\162un:Evil'", "'run' ':Evil'"])
+def test_a_module_cannot_be_hidden_in_an_argument(text):
+    """By escapes, or in two pieces: the texts of a spec are checked as they are written."""
+    spec = json.dumps(f"sinks(2, sampler={text}):positive")
+    Path("theirs.toml").write_text(SCENARIO.format(maps='"positive"', methods=spec, sampler="iid"))
+    assert "theirs.toml: " in refused("sweep theirs.toml --dry-run")
+    assert not Path("PWNED").exists()
+    assert fb.get_method("sinks(2, sampler='antithetic:iid'):positive").sampler == "antithetic:iid"
+
+
+@pytest.mark.usefixtures("folder_with_code")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_run_imports_nothing(attack):
     """Its manifest, through every command that reads a run."""
