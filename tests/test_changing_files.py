@@ -21,6 +21,7 @@ from favorbench.engine.trial import run_draws
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import File, get_input
 from favorbench.inputs.stored import open_contents
+from favorbench.methods.function import user_sources
 from favorbench.registry import module_digest
 from favorbench.users import sources_of
 from tests.command_line import python
@@ -164,6 +165,29 @@ def test_a_run_notices_an_edit_of_what_its_module_imports(module, edited):
     Path("plain.py").write_text("FACTOR = 2\n", encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"plain\.py has changed .*reload that module, then the module using, or"):
         digest()
+
+
+@pytest.mark.parametrize(
+    "spec", ["sinks(2, sampler='{}:S'):positive", "sinks(1):window(2, sampler='antithetic:{}:S'):trig"]
+)
+def test_a_run_notices_an_edit_of_the_sampler_of_a_prefix(module, spec):
+    """The rows of the old sampler were taken for those of the new one."""
+    code = "from dataclasses import dataclass\nimport favorbench as fb\n@dataclass(frozen=True)\nclass S(fb.Sampler):\n"
+    code += "    name, reference, coupling = 'mine', '-', 'independent'\n"
+    code += "    def sample(self, rng, n, d): return {} * rng.standard_normal((n, d))\n"
+    keys = KEYS | {
+        "maps": "none",
+        "methods": spec.format("sampling"),
+        "inputs": "gaussian",
+        "seq_len": 16,
+        "head_dim": 4,
+    }
+    module("sampling", code.format(1))
+    before = Study.of(as_scenario(keys))
+    assert Study.of(as_scenario(keys)).digest == before.digest
+    module("sampling", code.format(3))
+    assert Study.of(as_scenario(keys)).digest != before.digest
+    assert list(user_sources(before.methods)) == ["sampling"]  # of studies of models
 
 
 def test_a_module_that_is_reloaded_without_what_it_imports_is_refused(module):

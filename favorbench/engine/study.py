@@ -19,6 +19,7 @@ from favorbench.maps import FeatureMap
 from favorbench.methods import Method, Shape
 from favorbench.methods.base import cost_of
 from favorbench.methods.features import LinearAttention, name_of, sampler_of
+from favorbench.methods.function import user_sources
 from favorbench.numerics.backend import Backend
 from favorbench.registry import is_ours, source_digest
 from favorbench.samplers import Sampler
@@ -303,13 +304,25 @@ def labels_of(specs: Sequence[str], laws: Sequence[InputSource]) -> list[str]:
 
 
 def _source_digests(scenario: Scenario) -> dict[str, str | None]:
-    """By spec, the SHA-256 of the user's module that holds the member; None for our own members."""
+    """By spec, the SHA-256 of the user's module that holds the member; None for our own members.
+
+    And of those that hold the samplers of prefixes, as sinks(4, sampler='mine:Sampler'):positive.
+    """
     specs = {kind: getattr(scenario, kind) for kind in ESTIMATORS}
+    laws = [law for member in specs["methods"].members for law in _laws(member)]
     return {
         f"{kind[:-1]} {spec}": source_digest(spec, member)
         for kind, names in specs.items()
         for spec, member in zip(names, names.members, strict=True)
-    }
+    } | {f"sampler {name}": digest for name, digest in user_sources(laws).items()}
+
+
+def _laws(member: Any) -> Iterator[Sampler]:
+    """The samplers of the prefixes of a method."""
+    while member is not None:
+        if isinstance(law := getattr(member, "law", None), Sampler):
+            yield law
+        member = getattr(member, "wrapped", None)
 
 
 def _digest(
