@@ -306,23 +306,16 @@ def labels_of(specs: Sequence[str], laws: Sequence[InputSource]) -> list[str]:
 def _source_digests(scenario: Scenario) -> dict[str, str | None]:
     """By spec, the SHA-256 of the user's module that holds the member; None for our own members.
 
-    And of those that hold the samplers of prefixes, as sinks(4, sampler='mine:Sampler'):positive.
+    And by name those that hold only the samplers of prefixes, as in sinks(4, sampler='mine:Sampler'):positive.
     """
     specs = {kind: getattr(scenario, kind) for kind in ESTIMATORS}
-    laws = [law for member in specs["methods"].members for law in _laws(member)]
-    return {
+    digests = {
         f"{kind[:-1]} {spec}": source_digest(spec, member)
         for kind, names in specs.items()
         for spec, member in zip(names, names.members, strict=True)
-    } | {f"sampler {name}": digest for name, digest in user_sources(laws).items()}
-
-
-def _laws(member: Any) -> Iterator[Sampler]:
-    """The samplers of the prefixes of a method."""
-    while member is not None:
-        if isinstance(law := getattr(member, "law", None), Sampler):
-            yield law
-        member = getattr(member, "wrapped", None)
+    }
+    modules = user_sources(specs["methods"].members)
+    return digests | {name: digest for name, digest in modules.items() if digest not in digests.values()}
 
 
 def _digest(

@@ -29,7 +29,7 @@ from favorbench.numerics.logsum import Accumulator, Sums, accumulate, attention_
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import whole
 from favorbench.registry import label
-from favorbench.samplers import Sampler, get_sampler
+from favorbench.samplers import get_sampler
 
 BLOCK = 64  # queries whose windows are taken together: their keys are adjacent
 
@@ -66,11 +66,6 @@ class ExactKeys(KeySummaryMethod):
             return FromMap(self.wrapped, self.sampler)
         assert isinstance(self.wrapped, KeySummaryMethod)
         return self.wrapped
-
-    @property
-    def law(self) -> Sampler | None:
-        """The sampler of the projections; None around a method."""
-        return get_sampler(self.sampler) if isinstance(self.wrapped, FeatureMap) else None
 
     @abstractmethod
     def exact(self, tokens: Tokens, inner: KeySummary) -> KeySummary:

@@ -251,7 +251,7 @@ def amount(effect: float, unit: str) -> str:
 
 def place_heads(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the layer, the number and the text of each head from its label; empty where it has none."""
-    texts = rows["head"].map(lambda label: head_and_text(label)[1])
+    texts = [head_and_text(label)[1] for label in rows["head"].astype(str)]
     return rows.join(rows["head"].str.extract(_LABEL).fillna("")).assign(text=texts)
 
 
