@@ -248,18 +248,41 @@ def test_nothing_that_was_sent_remains_on_workers(processes, rng):
         assert {info.currsize for info in client.run(load_bundle.cache_info).values()} == {0}
 
 
-@pytest.mark.parametrize("file", ["of_two.py", "site-packages/of_two/inner.py"])
-def test_a_worker_that_differs_is_left_out_and_named(tmp_path_factory, monkeypatch, file):
-    """Also in a file of an installed package that the named module imports."""
+OF_TWO = """
+from dataclasses import dataclass
+import favorbench as fb
+
+def mine(query, key, value, size, rng):
+    return 0 * query + {0}
+
+@dataclass(frozen=True)
+class Law(fb.Sampler):
+    name, reference, coupling = "law", "-", "independent"
+
+    def sample(self, rng, num_projections, head_dim):
+        return {0} * rng.standard_normal((num_projections, head_dim))
+"""
+
+
+@pytest.mark.parametrize(
+    "file, method",
+    [
+        ("of_two.py", "of_two:mine"),
+        ("site-packages/of_two/inner.py", "of_two:mine"),
+        ("of_two.py", "sinks(1, sampler='of_two:Law'):positive"),
+    ],
+)
+def test_a_worker_that_differs_is_left_out_and_named(tmp_path_factory, monkeypatch, file, method):
+    """Also in a file of an installed package that the named module imports, and in the sampler of a prefix."""
     here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
     for folder, factor in ((here, 1), (there, 2)):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(f"def mine(query, key, value, size, rng):\n    return 0 * query + {factor}\n")
+        (folder / file).write_text(OF_TWO.format(factor))
         if file.endswith("inner.py"):
             (folder / file).with_name("__init__.py").write_text("from of_two.inner import mine\n")
     here, there = (str((folder / file.partition("of_two")[0]).resolve()) for folder in (here, there))
     monkeypatch.syspath_prepend(here)
-    left_out, scenario = [], small_scenario(methods="of_two:mine")
+    left_out, scenario = [], small_scenario(methods=method)
     with cluster("c", 0) as processes:
         for folder in (there, here):
             processes.worker(PYTHONPATH=os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))

@@ -39,7 +39,7 @@ from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
 from favorbench.registry import module_digest
-from favorbench.users import imported_in_functions, modules_here
+from favorbench.users import BEFORE_COLON, imported_in_functions, modules_here
 
 Value = TypeVar("Value")
 
@@ -427,7 +427,7 @@ def _pack(
     finally:
         for name in registered:
             cloudpickle.unregister_pickle_by_value(modules[name])
-    names = {part.partition("(")[0].strip() for spec in specs for part in re.split("[:/]", spec)}
+    names = {name for spec in specs for name in BEFORE_COLON.findall(spec)}
     installed = names & set(sys.modules) - modules.keys() - {"__main__"}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     files = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
