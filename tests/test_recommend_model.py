@@ -5,6 +5,7 @@ import html
 import importlib
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import favorbench as fb
+from favorbench.engine import tasks
 from favorbench.engine.tasks import local_processes
 from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.formats import json_text, plain
@@ -419,7 +421,7 @@ def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts, monke
     """Rows are equal bit for bit; each process measures one of the next texts, so that few are more than needed."""
     one = found_for(folder, texts, **CLUSTERS, out="one")
     steps, started = [], []
-    monkeypatch.setattr(whole_model, "local_processes", lambda count: started.append(count) or local_processes(count))
+    monkeypatch.setattr(tasks, "local_processes", lambda count: started.append(count) or local_processes(count))
     two = found_for(
         folder, texts, **CLUSTERS, out="two", workers=2, device="cpu", num_projections=[16],
         progress=lambda done, total, step: steps.append((done, total, step)),
@@ -432,6 +434,20 @@ def test_processes_measure_texts_and_the_answer_is_the_same(folder, texts, monke
     done, totals, names = zip(*steps, strict=True)
     assert sorted(done) == list(done) and all(a <= b for a, b in zip(done, totals, strict=True))
     assert totals[-1] == len(rows[1]) and names[-1] == "the model in bfloat16" and started == [2]
+
+
+def test_a_text_whose_process_died_is_tried_once_more(folder, texts):  # noqa: F811
+    one = found_for(folder, texts, **CLUSTERS, out="one", num_projections=[16])
+    killed = []
+
+    def kill_workers(done, total, step=""):
+        if done and not killed:
+            killed.extend(multiprocessing.active_children())
+            for process in killed:
+                process.kill()
+
+    two = found_for(folder, texts, **CLUSTERS, out="two", workers=2, num_projections=[16], progress=kill_workers)
+    assert killed and two.complete and two.decisions[0].points == one.decisions[0].points
 
 
 def test_texts_come_from_all_files(folder, texts):  # noqa: F811

@@ -17,7 +17,7 @@ import numpy as np
 
 from favorbench.engine.rows import part_paths
 from favorbench.engine.scenario import load_scenario
-from favorbench.engine.tasks import local_processes, results_of_processes
+from favorbench.engine.tasks import KeptPool, Pool, TaskBundle, TaskRun
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import counted, json_text, shown
@@ -106,16 +106,16 @@ def row_of(task: ModelTask, planned: PlannedRow) -> dict[str, Any]:
 class TextEvaluator:
     """Measure the effect of replacements on texts, each once, and pass every new row to ``keep``.
 
-    metric: the effect, signed so that smaller is better. workers: measure the next texts of a replacement, ``ahead`` of
+    metric: the effect, signed so that smaller is better. pool: measures the next texts of a replacement, ``ahead`` of
     them at a time. known: all rows, by their keys. measured: the number of new rows.
     """
 
     def __init__(
         self, model: MeasuredModel, texts: Sequence[str], metric: str, known: Sequence[Mapping[str, Any]],
-        keep: Callable[[Any], None], report: Progress, task: ModelTask, workers: Executor | None, ahead: int,
+        keep: Callable[[Any], None], report: Progress, pool: Pool | None, ahead: int,
     ) -> None:  # fmt: skip
         self.model, self.texts, self.metric, self.measured, self._report = model, texts, metric, 0, report
-        self._keep, self._task, self._workers, self._ahead = keep, task, workers, ahead
+        self._keep, self._pool, self._ahead = keep, pool, ahead
         self.known = {tuple(row[name] for name in KEY): row for row in known}
 
     def effect(self, replacement: Replacement, number: int, last: int, step: str) -> float:
@@ -131,10 +131,10 @@ class TextEvaluator:
         return signed(float(row[self.metric]), self.metric) if finite else math.inf
 
     def _measure(self, rows: Sequence[PlannedRow]) -> None:
-        if self._workers is None:
+        if self._pool is None:
             measured = ((planned, self.model.row(planned)) for planned in rows)
         else:
-            measured = results_of_processes(row_of, self._task, iter(rows), len(rows), _missing, self._workers)
+            measured = TaskRun(self._pool, iter(rows), len(rows), _missing).results()
         with closing(measured):
             for planned, row in measured:
                 self.known[planned.key] = row
@@ -335,8 +335,9 @@ def recommend_model(
     ahead = workers if isinstance(workers, int) else getattr(workers, "_max_workers", EXECUTOR_WORKERS)
     computed, threads = computed_by(method for _, method in settings), max(1, torch.get_num_threads() // ahead)
     task = ModelTask(scenario, trust_remote_code, threads, _files(model), tuple(computed["modules"].items()))
-    processes = local_processes(workers) if isinstance(workers, int) and workers > 1 else None
-    executor = workers if isinstance(workers, Executor) else processes
+    bundle = TaskBundle.of(row_of, task)
+    processes = KeptPool(bundle, workers) if isinstance(workers, int) and workers > 1 else None
+    pool = Pool(bundle, workers) if isinstance(workers, Executor) else processes
     with open_rows(path) as store, processes or nullcontext():
         order = _order(model, earlier)
         asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order}
@@ -345,7 +346,7 @@ def recommend_model(
         known = [row for part in store.parts([*KEY, *EFFECTS]) for row in part.table.to_pylist()]
         write_manifest(path, request, facts, len(known) + 1, len(known))
         texts = order[chosen_on:]
-        evaluator = TextEvaluator(model, texts, metric, known, store.append, report, task, executor, ahead)
+        evaluator = TextEvaluator(model, texts, metric, known, store.append, report, pool, ahead)
         search = ModelSearch(evaluator, settings, rule, path, by, kept)
         for replacement in search.replacements.values():
             model.check_replacement(replacement)
