@@ -138,7 +138,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return plain(value.to_dict(orient="records"))
     missing = type(value).__name__ in ("NAType", "NaTType")  # pandas itself is not loaded for this
-    return None if missing else str(value)
+    return None if missing else str(value).encode(errors="backslashreplace").decode()  # names of files may be no text
 
 
 def json_text(value: Any) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -280,6 +281,13 @@ def test_a_certificate_of_a_model_names_its_texts():
     model.length, model.draws = None, "inputs"
     said = _model_certified(found, model)
     assert "further inputs like these (9 inputs), each with a new draw of the estimator: an input must be" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8")
+def test_an_answer_in_a_directory_whose_name_is_not_utf8_can_be_read():
+    path = os.fsdecode(b"caf\xe9")
+    found = fb.recommend("gaussian", 0.9, maps="elu", methods="none", seq_len=16, head_dim=4, out=path)
+    assert read_recommendation(Path(path)) == found
 
 
 def test_every_head_gets_its_own_answer(heads):
