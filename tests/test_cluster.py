@@ -206,6 +206,35 @@ def test_an_installed_module_that_is_edited_is_refused_by_workers_that_run_the_o
     sys.modules.pop("edited_later", None)
 
 
+OF_TWO = """
+from dataclasses import dataclass
+import favorbench as fb
+
+def mine(query, key, value, size, rng):
+    return 0 * query + {0}
+
+@dataclass(frozen=True)
+class Law(fb.Sampler):
+    name, reference, coupling = "law", "-", "independent"
+
+    def sample(self, rng, num_projections, head_dim):
+        return {0} * rng.standard_normal((num_projections, head_dim))
+"""
+
+
+def test_the_sampler_of_a_prefix_is_compared_on_workers_that_have_its_module(module):
+    """It is not sent: a worker imports its own, and not anew after an edit."""
+    module("of_prefix", OF_TWO.format(1))
+    scenario = small_scenario(methods="sinks(1, sampler='of_prefix:Law'):positive")
+    with cluster("c", 0) as own:
+        own.worker(PYTHONPATH=os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+        own.wait_for_workers(1)
+        same(sweep(scenario, "old", cluster=own.address), sweep(scenario, "alone"))
+        module("of_prefix", OF_TWO.format(3))
+        with pytest.raises(WorkerError, match=r"of_prefix\.py has changed since Python imported it"):
+            sweep(scenario, "new", cluster=own.address)
+
+
 def test_a_file_that_a_function_imports_is_compared_on_workers_that_have_it(processes, module):
     """It is not sent: a worker imports its own, and not anew after an edit."""
     late, mine = "def finish(answer):\n    return answer + {}\n", "def mine(query, key, value, size, rng):\n    {}\n"
@@ -246,22 +275,6 @@ def test_nothing_that_was_sent_remains_on_workers(processes, rng):
     with Client(processes.address, set_as_default=False) as client:
         wait_for(lambda: not any(client.has_what().values()))
         assert {info.currsize for info in client.run(load_bundle.cache_info).values()} == {0}
-
-
-OF_TWO = """
-from dataclasses import dataclass
-import favorbench as fb
-
-def mine(query, key, value, size, rng):
-    return 0 * query + {0}
-
-@dataclass(frozen=True)
-class Law(fb.Sampler):
-    name, reference, coupling = "law", "-", "independent"
-
-    def sample(self, rng, num_projections, head_dim):
-        return {0} * rng.standard_normal((num_projections, head_dim))
-"""
 
 
 @pytest.mark.parametrize(
