@@ -39,7 +39,7 @@ from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
 from favorbench.registry import module_digest
-from favorbench.users import BEFORE_COLON, importable_from, imported_in_functions, modules_here
+from favorbench.users import BEFORE_COLON, imported_in_functions, modules_here
 
 Value = TypeVar("Value")
 
@@ -428,9 +428,7 @@ def _pack(
         for name in registered:
             cloudpickle.unregister_pickle_by_value(modules[name])
     names = {name for spec in specs for name in BEFORE_COLON.findall(spec)}
-    quoted = " ".join(re.findall("'(.*?)'", " ".join(specs).replace('"', "'")))
-    not_sent = {*BEFORE_COLON.findall(quoted)}  # samplers of prefixes: a worker imports its own
-    installed = names & set(sys.modules) - (modules.keys() - not_sent) - {"__main__"}
+    installed = names & set(sys.modules) - modules.keys() - {"__main__"}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     files = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
     _IN_FUNCTIONS.clear()  # what was edited here is reloaded: module_digest has refused it otherwise
@@ -496,8 +494,7 @@ def _version(name: str) -> str:
     if name.endswith(IN_FUNCTION):
         return _version_in_function(name.removesuffix(IN_FUNCTION))
     try:
-        with importable_from(""):  # the working directory, as where a worker imports a sampler
-            return (module_digest(name) or "")[:8]
+        return (module_digest(name) or "")[:8]
     except ImportError:
         return ABSENT
 

@@ -20,7 +20,6 @@ from favorbench.numerics.backend import to_torch
 from favorbench.numerics.machine import imported_torch
 from favorbench.numerics.streams import Streams
 from favorbench.registry import module_digest
-from favorbench.samplers import get_sampler
 from favorbench.users import failures_named, import_object, stated_cost
 
 
@@ -174,8 +173,7 @@ def user_paths(member: Any) -> Iterator[str]:
     if path.partition(":")[0].partition(".")[0] not in ("", "favorbench"):
         yield path
     inside = [getattr(member, name.name, None) for name in dataclasses.fields(member)]
-    law = getattr(member, "sampler", None)
-    for part in (*inside, law and get_sampler(law)):
+    for part in (*inside, getattr(member, "law", None)):
         if dataclasses.is_dataclass(part):
             yield from user_paths(part)
 

@@ -29,7 +29,7 @@ from favorbench.numerics.logsum import Accumulator, Sums, accumulate, attention_
 from favorbench.numerics.streams import Streams
 from favorbench.parameters import whole
 from favorbench.registry import label
-from favorbench.samplers import get_sampler
+from favorbench.samplers import Sampler, get_sampler
 
 BLOCK = 64  # queries whose windows are taken together: their keys are adjacent
 
@@ -43,17 +43,18 @@ class ExactKeys(KeySummaryMethod):
 
     wrapped: Method | FeatureMap
     sampler: str = field(default="orthogonal", kw_only=True)
+    _law: Sampler = field(init=False, repr=False, compare=False)  # of the sampler, as one of the user's is sent
     prefix: ClassVar[str]
     permutation_invariant = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_law", get_sampler(self.sampler))
         super().__post_init__()
         if not isinstance(self.wrapped, FeatureMap | KeySummaryMethod):
             raise ScenarioError(
                 f"{label(self.wrapped)} has no sums over keys that exact ones could be added to; allowed inside "
                 f"{self.prefix}: maps, {', '.join(_with_sums(KeySummaryMethod))}"
             )
-        get_sampler(self.sampler)
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -63,7 +64,7 @@ class ExactKeys(KeySummaryMethod):
     def inner(self) -> KeySummaryMethod:
         """The method for the rest of the keys."""
         if isinstance(self.wrapped, FeatureMap):
-            return FromMap(self.wrapped, self.sampler)
+            return FromMap(self.wrapped, self._law)
         assert isinstance(self.wrapped, KeySummaryMethod)
         return self.wrapped
 
