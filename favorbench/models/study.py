@@ -278,7 +278,8 @@ class MeasuredModel:
         chosen = self.scenario.replacements
         parts = itertools.chain.from_iterable(item.members() for item in chosen)
         named = dataclasses.asdict(self.scenario) | {
-            "length": self.length, "texts": {text.name: text.sha256 for text in self.texts.values()},
+            "model": Path(self.scenario.model).as_posix(), "length": self.length,  # "./llama/" is "llama"
+            "texts": {text.name: text.sha256 for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
             "sources": self.loaded.sources,
             "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
