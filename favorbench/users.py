@@ -40,12 +40,14 @@ def check_trusted(specs: Iterable[str], file: str | Path, prefixes: Container[st
     """Refuse modules that a file names, unless they are files of the working directory or the user trusts them.
 
     Importing a module runs it, and the file (a scenario, a run, a recommendation) may be somebody else's. prefixes:
-    names before a colon that are not modules. Raises ScenarioError.
+    names before a colon that are modules only where the working directory has such ones. Raises ScenarioError.
     """
     trusted = os.environ.get(TRUST_VARIABLE, "").split(",")
     for spec in specs:
         for module in BEFORE_COLON.findall(spec):
-            if module in prefixes or module.partition(".")[0] in trusted or Path(f"{module}.py").is_file():
+            origin = getattr(PathFinder.find_spec(module, [""]), "origin", None)  # a package, rather than a .py file
+            is_file_here = origin and origin == os.path.abspath(f"{module}.py")
+            if is_file_here or module.partition(".")[0] in trusted or (module in prefixes and not origin):
                 continue
             raise ScenarioError(
                 f"{file}: {shown(spec)} would import {shown(module)}, not a .py file of the working directory; "

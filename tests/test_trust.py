@@ -74,6 +74,31 @@ def test_a_module_cannot_be_hidden_in_an_argument(text):
     assert fb.get_method("sinks(2, sampler='antithetic:iid'):positive").sampler == "antithetic:iid"
 
 
+@pytest.mark.parametrize(
+    "folder, keys",
+    [("top", {"maps": '"top:X"'}), ("centre", {"methods": '"centre:X"'}), ("antithetic", {"maps": '"antithetic:X"'}),
+     ("centre", {"sampler": "centre:X"}), ("centre", {"methods": "\"sinks(2, sampler='centre:X'):positive\""}),
+     ("entre", {"methods": json.dumps(r"sinks(2, sampler='entre\x3apositive'):centre:positive")}),
+     ("used_here", {"maps": '"used_here:X"'}), ("used_here", {"maps": '"used_here.inside:X"'})],
+)  # fmt: skip
+def test_a_folder_is_not_imported_for_a_prefix_or_a_file_of_its_name(folder, keys):
+    """A downloaded folder may be called as a prefix is, as the end of one, or as a file of the user's."""
+    for name in ("used_here", "used_here.inside"):
+        Path(f"{name}.py").write_text("X = 1\n")
+    Path(folder).mkdir()
+    for name in ("__init__", "inside"):
+        Path(f"{folder}/{name}.py").write_text("open('PWNED', 'w').close()\n")
+    Path("theirs.toml").write_text(SCENARIO.format(**{"maps": '"positive"', "methods": "", "sampler": "iid"} | keys))
+    assert "theirs.toml: " in refused("sweep theirs.toml --dry-run")
+    assert not Path("PWNED").exists()
+
+
+def test_a_folder_of_results_may_be_called_as_a_prefix_is():
+    Path("centre").mkdir()
+    Path("theirs.toml").write_text(SCENARIO.format(maps='"centre:positive"', methods="", sampler="iid"))
+    assert run("sweep theirs.toml --dry-run")[0] == 0
+
+
 @pytest.mark.usefixtures("folder_with_code")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_run_imports_nothing(attack):
