@@ -179,6 +179,13 @@ def test_a_class_that_declares_nothing_has_no_claims(tmp_path, monkeypatch):
     assert {check.verdict for check in checks if check.claim in ("unbiased", "nonnegative", "variance")} <= {"no claim"}
 
 
+@pytest.mark.parametrize("value", ["'uniform'", "(1, 2)"])
+def test_a_field_called_sampler_may_be_anything(module, value):
+    """Only that of our own prefixes names a sampler of projections; it ended a sweep as an unknown sampler."""
+    module("theirs", CLASSES.replace("class Keys(Method):\n", f"class Keys(Method):\n    sampler: object = {value}\n"))
+    printed("sweep --maps none --methods theirs:Keys -R 4 -L 16 -d 2 --trials 2 --out mine -q")
+
+
 def test_a_failure_in_a_model_names_the_class(classes):
     pytest.importorskip("torch")
     Path("attends.py").write_text(MODEL)
