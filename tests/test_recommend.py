@@ -25,6 +25,7 @@ from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
+from favorbench.results import page as pages
 from favorbench.studies.recommend import search as search_module
 from favorbench.studies.recommend.answer import (
     _bound,
@@ -632,6 +633,17 @@ def test_ctrl_c_prints_the_answer_so_far():
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in err
     assert "so far: " in out and "not finished" in out and "rerun the command to resume" in err
+
+
+def test_data_next_to_the_page_of_a_search_replace_no_other_files(heads, monkeypatch):
+    printed(f"recommend {heads} {FEW} --quiet")
+    monkeypatch.setattr(pages, "PLAIN_DATA", 0)
+    monkeypatch.setattr(pages, "PACKED_DATA", 0)
+    Path("x.csv").write_text("a,b\n")
+    check_refused("report run --out x.html => x.csv is there and was not written")
+    assert Path("x.csv").read_text() == "a,b\n" and not Path("x.html").exists()
+    for _ in range(2):  # its own is replaced
+        assert printed("report run --out y.html -q").splitlines() == ["y.html", "y.csv"]
 
 
 def test_the_command_says_it_all(heads):

@@ -53,7 +53,7 @@ class SavedStudy(NamedTuple):
         page = functools.partial(
             study_page, self.title, lead, self.sections, self.charts, self.manifest, scenario, self.data
         )
-        return write_study(page, path)
+        return write_study(page, path, ",".join(self.data.split(",", 3)[:3]))  # further columns may be added
 
 
 def saved_study(path: Path) -> SavedStudy | None:

@@ -261,9 +261,9 @@ def write_page(results: RunData, path: Path) -> list[Path]:
     return _write(lambda: page(results, path.stem), path, ",".join(COLUMNS))
 
 
-def write_study(make: Callable[[str], Page], path: Path) -> list[Path]:
-    """Write the page that ``make`` gives for the name of a CSV, as ``write_page`` does."""
-    return _write(lambda: make(path.stem), path, "")
+def write_study(make: Callable[[str], Page], path: Path, header: str) -> list[Path]:
+    """Write the page that ``make`` gives for the name of a CSV, as ``write_page`` does. header: of that CSV."""
+    return _write(lambda: make(path.stem), path, header)
 
 
 def write_comparison(comparison: RunComparison, path: Path) -> list[Path]:
