@@ -185,9 +185,8 @@ class _Builder:
             given = {name: ast.literal_eval(value) for name, value in (texts | by_position).items()}
         except (ValueError, TypeError, RecursionError, MemoryError):
             raise self.error(": values are numbers, or texts in quotes: law='poisson'") from None
-        sampler = given.get("sampler")
+        sampler = given.get("sampler")  # in which a file may not hide a module from check_trusted
         if isinstance(sampler, str) and not any(f"{quote}{sampler}{quote}" in self.spec for quote in "'\""):
-            # a file may not hide a module from check_trusted
             raise self.error(f": write the sampler {sampler!r} in one piece, without escapes")
         return given
 
