@@ -43,7 +43,7 @@ class ExactKeys(KeySummaryMethod):
 
     wrapped: Method | FeatureMap
     sampler: str = field(default="orthogonal", kw_only=True)
-    _law: Sampler = field(init=False, repr=False, compare=False)  # of the sampler, as one of the user's is sent
+    _law: Sampler = field(init=False, repr=False, compare=False)  # the one that it names, to be sent to workers
     prefix: ClassVar[str]
     permutation_invariant = False
 
