@@ -143,6 +143,8 @@ def test_results_say_what_they_leave_out_of_their_inputs(rng):
     masked = fb.sweep(inputs={"mine": some(rng, 2) | {"mask": np.ones(8)}}, out="masked", **few)
     assert sentences(masked)[0] == "mine: 'mask' is not used: leave out the tokens that it masks."
     assert sentences(masked)[0] in str(masked.table()) and sentences(masked)[0] in str(masked.table(heads="h0"))
+    np.savez("masked.npz", **some(rng, 2), mask=np.ones(8))
+    assert succeeded("sweep --inputs masked.npz --maps positive -R 4 --trials 1").count("is not used") == 1
     turned = fb.sweep(inputs={"mine": some(rng, 9)}, out="turned", **few)
     assert "use `layout` L,heads,d" in sentences(turned)[0]
     np.savez("causal.npz", **some(rng, 2), causal=True)

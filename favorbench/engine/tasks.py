@@ -156,7 +156,7 @@ class LocalPool(Pool):
     def submit(self, task: Task[Any]) -> Future[TaskResult]:
         workers = 1 if task.alone else self._workers
         if workers != self._running or (self._broken and task.alone):  # then no other task is under way
-            self._end(self._broken)
+            LocalPool.close(self, self._broken)
             self._executor, self._running, self._broken = local_processes(workers), workers, False
         return super().submit(task)
 
@@ -168,9 +168,6 @@ class LocalPool(Pool):
         """Leave that to `close`: where a process is killed, Python fails on futures that others have cancelled."""
 
     def close(self, failed: bool) -> None:
-        self._end(failed)
-
-    def _end(self, failed: bool) -> None:
         if failed:
             for process in list((getattr(self._executor, "_processes", None) or {}).values()):
                 process.kill()  # Python 3.14 has Executor.kill_workers()
@@ -184,7 +181,7 @@ class KeptPool(LocalPool):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._end(error[0] is not None)
+        super().close(error[0] is not None)
 
     def close(self, failed: bool) -> None:
         """Leave that to the end of the context."""

@@ -44,7 +44,7 @@ class CapturedLayer(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """What is left out of the file, and why; empty if nothing is."""
+        """A sentence on what is not captured, and why; empty where all heads are."""
         left = f"layer {self.layer} ({self.name}) is {'in part' if self.heads else 'not'} captured: {self.reason}"
         return left if self.reason else ""
 

@@ -13,7 +13,7 @@ from favorbench.results import heads
 from favorbench.results.findings import cell_sentences, run_sentences
 from favorbench.results.ranking import Ranking, ranking_section, rankings, rankings_over_heads
 from favorbench.results.summary import RunData
-from favorbench.results.tables import cell_tables, rounded, size_axis, varying
+from favorbench.results.tables import cell_tables, input_sentences, rounded, size_axis, varying
 from favorbench.sections import Section, Sections, dedupe_notes, to_markdown
 from favorbench.statistics import fewest_draws
 
@@ -64,9 +64,12 @@ def ranking_sections(results: RunData, metric: str = "mse", alone: bool = False,
 
 
 def findings(results: RunData, most: int = 1) -> Section:
-    """The sentences of a run; of inputs with more than ``most`` heads those over heads alone."""
-    few = heads.without_many(results, most)
-    said = [*run_sentences(results), *cell_sentences(few)]
+    """The sentences of a run; of inputs with more than ``most`` heads those over heads alone.
+
+    Without those on inputs, which stand below every table beside them.
+    """
+    few, noted = heads.without_many(results, most), input_sentences(results)
+    said = [*(sentence for sentence in run_sentences(results) if sentence not in noted), *cell_sentences(few)]
     if len(few.summary) < len(results.summary):
         words = in_shell(results.path), "--heads", in_shell(heads.first_head(results))
         said.append(f"Each head by itself: favorbench table {' '.join(words)}")
