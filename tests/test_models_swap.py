@@ -719,6 +719,24 @@ def test_as_many_padded_keys_as_queries_are_of_other_tokens_where_a_module_has_t
         assert torch.equal(output[:, 5:], 0 * own[:, 5:] if second is memory else own[:, 5:])  # padding is the model's
 
 
+class Turned(torch.nn.Module):
+    """Self-attention that is given tables of rotary positions, without a batch."""
+
+    def forward(self, x, cos, sin, mask=None):
+        query = (x * cos + x.roll(2, -1) * sin)[:, None]
+        return torch.nn.functional.scaled_dot_product_attention(query, query, x[:, None], mask)[:, 0]
+
+
+def test_tables_of_positions_are_not_other_tokens():
+    x, cos, sin = torch.randn(3, 2, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inputs, mask = (x, cos[:1], sin[:1]), mask_of(2, 1, 1, 8, hidden=(..., slice(5, 8)))
+    own = Turned()(*inputs, mask)
+    with replace_attention(model := Turned(), method="window(2):nothing"):  # needs the positions of queries
+        output, alone = model(*inputs, mask), model(*(given[:, :5] for given in inputs))
+    assert difference(output[:, :5], alone) < TOLERANCE
+    assert torch.equal(output[:, 5:], own[:, 5:])  # padding is the model's
+
+
 def test_parts_that_are_called_one_by_one_have_the_masks_and_numbers_of_the_whole(tokens):
     """A layer without a mask is causal as the model's own; numbers began anew with each part."""
     model = llama()

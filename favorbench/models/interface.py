@@ -212,8 +212,10 @@ class AttentionHook:
         self.in_pass.add(module)
         inputs = {id(given): given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)}
         tokens = Counter(given.shape[:2] for given in inputs.values() if given.ndim == 3 and given.is_floating_point())
+        batch = max((shape[0] for shape in tokens), default=0)  # tables of rotary positions have no batch
         outer = bool(self.running) and self.running[-1][1]  # a module that is given heads attends for the one around it
-        self.running.append((module, max(tokens.values()) > 1 if tokens else outer))
+        several = any(count > 1 and shape[0] == batch for shape, count in tokens.items())
+        self.running.append((module, several if tokens else outer))
 
     def leave(self, *_: Any) -> None:
         """After a module's forward, also if it failed."""
