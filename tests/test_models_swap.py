@@ -966,6 +966,17 @@ def test_modules_that_cannot_be_replaced_say_why():
             pass
 
 
+@pytest.mark.parametrize("method", ["forward", "read"])
+def test_attention_in_a_method_that_is_called_by_itself_is_refused(method):
+    """It stayed exact without a word beside attention that was replaced."""
+    x, inner = torch.randn(1, 8, 4), Reader()
+    outer = type("Twice", (Reader,), {"read": lambda self, x: Reader.forward(self, inner(x))})()
+    outer.inner, other = inner, Reader()
+    with pytest.raises(ModelError, match="outside a call of the module"), replace_attention(outer, method="uniform"):
+        other.forward(x)  # of another model
+        getattr(outer, method)(x)
+
+
 def test_a_swap_that_does_nothing_is_an_error(model, tokens):
     with pytest.raises(ModelError, match="no attention call was found: it was not called"):  # noqa: SIM117
         with replace_attention(model, method="uniform"):

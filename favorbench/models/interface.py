@@ -250,8 +250,16 @@ def _functional_mode(hook: AttentionHook) -> Any:
             def own() -> Any:
                 return function(*arguments, **keywords or {})
 
-            if function is not attention or hook.answering or not hook.running:
+            if function is not attention or hook.answering:
                 return own()
+            if not hook.running:
+                caller = sys._getframe(1).f_locals.get("self")
+                if isinstance(caller, torch.nn.Module) and caller in hook.names:
+                    raise ModelError(
+                        f"{type(caller).__name__} computes attention outside a call of the module: call the module "
+                        "itself, not its forward or another method, or one whose forward calls that method"
+                    )
+                return own()  # of another model
             return _answer_functional(hook, own, *arguments, **keywords or {})
 
         def __exit__(self, *_: Any) -> None:
