@@ -341,6 +341,33 @@ def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     assert ran.exists()
 
 
+class Evil:
+    """Unpickling it makes the folder ``ran``."""
+
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize("variable", ["TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"])
+def test_no_library_unpickles_a_file_that_a_configuration_names(folder, tmp_path, monkeypatch, variable):
+    """timm reads the `checkpoint_path` of a config.json so, while transformers builds the model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable, "0")
+    environment, name, build = dict(os.environ), folder(), transformers.AutoModel.from_config
+    torch.save(Evil(), "evil.pth")
+
+    def builds(config, **given):
+        torch.load("evil.pth", weights_only=False)
+        return build(config, **given)
+
+    monkeypatch.setattr("transformers.AutoModel.from_config", builds)
+    with pytest.raises(ModelError, match="cannot be loaded: UnpicklingError"):
+        load(name)
+    assert not Path("ran").exists() and os.environ == environment
+    load(name, trust_remote_code=True)  # and the control
+    assert Path("ran").exists() and os.environ == environment
+
+
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
 def test_a_folder_names_no_attention_of_the_hub(folder, key):
     """Transformers would download `somebody/kernel` and run it, if the package `kernels` is installed."""

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -99,6 +100,24 @@ def loading_in_one_line(name: str) -> Iterator[None]:
         logger.set_verbosity(verbosity)
         if bars:
             logger.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _nothing_unpickled(allowed: bool) -> Iterator[None]:
+    """Let torch.load read nothing but weights, whatever its caller asks for, unless code of the model is allowed.
+
+    A config.json can name a file that timm reads, and timm before 1.0.31 unpickles it.
+    """
+    names = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")  # torch takes only one of the two
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    if not allowed:
+        os.environ |= dict(zip(names, ("1", "0"), strict=True))
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ |= before
 
 
 def module_digest(model: Any) -> str:
@@ -216,7 +235,7 @@ def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     if is_function(name):
         with memory_errors():
             return _from_function(name)
-    with loading_in_one_line(name), memory_errors():
+    with loading_in_one_line(name), memory_errors(), _nothing_unpickled(trust_remote_code):
         if name in PACKAGED:
             return _packaged(name)
         home, gguf = _located(name)
