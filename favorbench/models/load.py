@@ -316,6 +316,11 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         check_installed("gguf", "accelerate", subject=f"{name}: .gguf files")
         source["gguf_file"] = gguf.name
     config = transformers.AutoConfig.from_pretrained(home, **source)
+    with contextlib.suppress(OSError):  # not there; before peft reads it, which imports what it names
+        transformers.utils.cached_file(home, _ADAPTER)
+        raise ModelError(
+            f"{name} has an adapter of peft ({_ADAPTER}): save the model with it merged (merge_and_unload)"
+        )
     chosen = getattr(config, "transformers_weights", None)
     files = [gguf] if gguf else weight_files(home, chosen) if isinstance(home, Path) else []
     versions_before = list(map(file_version, files))
@@ -337,14 +342,9 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
     folder = home if isinstance(home, Path) else _snapshot(str(home))
-    wanted = () if isinstance(home, Path) else (_POOLING, _MODULES, _ADAPTER)  # transformers downloads what it needs
-    for file in wanted:
+    for file in () if isinstance(home, Path) else (_POOLING, _MODULES):  # transformers downloads what it needs
         with contextlib.suppress(OSError):  # not there
             transformers.utils.cached_file(name, file, revision=folder.name)
-    if (folder / _ADAPTER).exists():  # transformers applies it only where peft is installed
-        raise ModelError(
-            f"{name} has an adapter of peft ({_ADAPTER}): save the model with it merged (merge_and_unload)"
-        )
     digest = digest or weights_digest(weight_files(folder, chosen))
     others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
