@@ -1,5 +1,6 @@
 """Models by name, their masks, and the two doors that attention calls come through."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -379,6 +380,23 @@ def test_a_folder_names_no_attention_of_the_hub(folder, key):
     load(folder(**{key: "eager"}))
     loaded = load(folder(_attn_implementation_internal="somebody/kernel"))  # not read from a file
     assert loaded.model.config._attn_implementation in ("eager", "sdpa")
+
+
+def test_nor_for_a_part_of_a_part(folder):
+    parts = {"attn_implementation": {"text_config": {"text_config": "somebody/kernel"}}}
+    with pytest.raises(ModelError, match="asks for attention 'somebody/kernel'; allowed: eager, sdpa"):
+        load(folder(model_type="llava", text_config={"model_type": "gemma3"}, architectures=None, **parts))
+
+
+@pytest.mark.parametrize("key", ["sudachi_config_path", "sudachi_resource_dir"])
+def test_a_tokenizer_names_no_plug_ins(folder, tmp_path, key):
+    """Sudachi loads the shared libraries that its settings name, which are files of the folder."""
+    name, file = folder(), tmp_path / "model/tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    for given, refused in [({key: "model/sudachi.json"}, True), ({"sudachi_dict_type": "small"}, False), (None, False)]:
+        file.write_text(json.dumps(settings | {"sudachi_kwargs": given}))
+        with pytest.raises(ModelError, match="plug-ins") if refused else contextlib.nullcontext():
+            load(name)
 
 
 def test_an_index_that_is_a_pipe_keeps_nobody_waiting(folder, tmp_path):

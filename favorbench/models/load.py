@@ -369,12 +369,10 @@ def _pooling(folder: Path) -> str:
 
 def _check_attention(name: str, config: Any) -> None:
     """Raise ModelError for attention that transformers would download from the hub and run."""
-    parts = [config, *(getattr(config, part, None) for part in getattr(config, "sub_configs", {}))]
-    for attention in (getattr(part, "_attn_implementation", None) for part in parts):
-        if attention not in (None, "eager", "sdpa"):
-            raise ModelError(
-                f"{name}: config.json asks for attention {shown(attention)}; allowed: eager, sdpa or nothing"
-            )
+    if (attention := getattr(config, "_attn_implementation", None)) not in (None, "eager", "sdpa"):
+        raise ModelError(f"{name}: config.json asks for attention {shown(attention)}; allowed: eager, sdpa or nothing")
+    for part in getattr(config, "sub_configs", {}):  # which may have parts of their own
+        _check_attention(name, getattr(config, part, None))
 
 
 def _class_for(config: Any, gguf: bool) -> Any:
@@ -399,6 +397,13 @@ def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:
 
     Without tokenizer files transformers would create a tokenizer with an empty vocabulary.
     """
+    if not source["trust_remote_code"]:
+        settings = import_module("transformers.models.auto.tokenization_auto").get_tokenizer_config(home)
+        if {"sudachi_config_path", "sudachi_resource_dir"} & {*(settings.get("sudachi_kwargs") or ())}:
+            raise ModelError(
+                f"{home}: its tokenizer_config.json names settings of Sudachi, in which plug-ins can be programs: read "
+                "them, then add `trust_remote_code`"
+            )
     in_folder = isinstance(home, Path) and "gguf_file" not in source
     if in_folder and not _has_tokenizer(Path(home)):
         return None
