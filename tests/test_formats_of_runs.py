@@ -79,6 +79,18 @@ def test_a_recommendation_of_version_0_2_0_is_refused_with_what_to_do(tmp_path):
         assert "if version 0.2.0 wrote it, run the same `favorbench recommend` command with another --out" in said
 
 
+def test_a_recommendation_without_a_later_key_names_a_command_that_works(tmp_path):
+    """Version 0.2.0 wrote no ``model``; the same command is refused in a directory of that version."""
+    fb.recommend("minilm", target=0.9, heads="L0H1", methods="clusters", maps="none", out=tmp_path / "run")
+    file = tmp_path / "run" / "recommendation.json"
+    content = json.loads(file.read_text())
+    del content["model"]
+    file.write_text(json.dumps(content))
+    for command in ("table", "report", "plot"):
+        said = refused(f"{command} {tmp_path / 'run'}")
+        assert "run the same `favorbench recommend` command with another --out" in said
+
+
 def test_a_run_of_an_earlier_version_is_not_resumed(kept):
     change_manifest(kept, favorbench="0.1.0")
     before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}

@@ -110,8 +110,8 @@ def read_recommendation(path: Path) -> Recommendation:
         return Recommendation(path=path, decisions=decisions, model=model, **values)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
-            f"{path / FILE} was written by another version of favorbench, or changed by hand ({error}); rerun the same "
-            "`favorbench recommend` command"
+            f"{path / FILE} was written by another version of favorbench, or changed by hand ({error}); run the same "
+            "`favorbench recommend` command with another --out"
         ) from None
 
 
