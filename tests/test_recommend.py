@@ -625,6 +625,16 @@ def test_an_interrupted_search_by_workers_has_the_heads_that_are_decided(heads):
     assert first == whole.decisions[0] and second.outcome == "not finished"
 
 
+def test_a_search_that_saved_nothing_does_not_say_where(heads, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search_module, "run_draws", stopped)
+    code, out, err = run(f"recommend {heads} --methods clusters --out run --quiet")
+    assert code == 130 and not Path("run").exists() and "Saved" not in out
+    assert err == "interrupted before a draw was saved in run\n"
+
+
 @pytest.mark.slow
 def test_ctrl_c_prints_the_answer_so_far():
     command = ("recommend", "minilm", "--target", "0.001", "--out", "run")

@@ -139,7 +139,8 @@ def recommend(
     """Find the cheapest estimator below a target error, with a statistical guarantee.
 
     For every head: the cheapest setting with P(error <= target) >= probability, certified, or none. Trivial answers
-    are always among the candidates. Draws are saved: rerun the command to resume, also with another target.
+    are always among the candidates. Draws are saved (with --workers, of finished heads): rerun the command to resume,
+    also with another target.
 
     With --model and --text: one setting for all attention of a model. The error is its effect on the model, a draw is
     a text, and the certificate is about further texts like these. --per-head also tries settings that differ between
@@ -175,6 +176,8 @@ def recommend(
             )  # fmt: skip
     except Interrupted as error:
         _print_answer(error.found, as_json)
+        if not _saved(error.found):
+            interrupted(f" before a draw was saved in {error.found.path}")
         interrupted(": `so far` above means not certified yet; rerun the command to resume")
     _print_answer(result, as_json)
 
@@ -210,7 +213,13 @@ def _print_answer(result: "Recommendation", as_json: bool) -> None:
     decided = any(decision.outcome != "not finished" for decision in result.decisions)
     per_head = "" if result.model else " for each head"
     saved = f"\nSaved in {result.path}" + (f": recommendation.json has the choice{per_head}." if decided else ".")
-    print_result(as_json, result.as_dict() | {"files": files}, sections(result), [saved, *files[:1]])
+    lines = [saved, *files[:1]] if _saved(result) else []
+    print_result(as_json, result.as_dict() | {"files": files}, sections(result), lines)
+
+
+def _saved(result: "Recommendation") -> bool:
+    """Whether any draw is: a search that was interrupted, and workers that search a head, may have saved none."""
+    return result.path is not None and (result.path / "recommendation.json").exists()
 
 
 @command(CHOOSE)

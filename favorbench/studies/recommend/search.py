@@ -36,7 +36,7 @@ UNIFORM = ("baseline", "uniform")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: all draws are saved, and ``found`` is the best answer so far, without a certificate."""
+    """Ctrl-C or SIGTERM: draws are saved, and ``found`` is the best answer so far, without a certificate."""
 
     def __init__(self, result: Recommendation) -> None:
         super().__init__()

@@ -175,7 +175,7 @@ def recommend(
     ModelError
         The model cannot be loaded, or its attention cannot be replaced.
     Interrupted
-        After Ctrl-C, with the answer so far. All draws are saved.
+        After Ctrl-C, with the answer so far. All draws are saved, by workers those of finished heads.
 
     Examples
     --------
