@@ -19,6 +19,7 @@ import pytest
 import threadpoolctl
 
 import favorbench as fb
+from favorbench.baselines import BASELINES
 from favorbench.engine import cost as costs
 from favorbench.engine import scenario as scenarios
 from favorbench.engine import tasks, trial
@@ -128,8 +129,14 @@ def test_the_memory_of_each_method_is_stated(name):
     check_memory_of(maps="none", methods=name, seq_len=1024, num_projections=512)
 
 
+@pytest.mark.parametrize("name", [baseline.name for baseline in BASELINES])
+def test_the_memory_of_each_baseline_is_stated(name):
+    """33,153 features of taylor-2."""
+    check_memory_of(maps="elu", methods="none", baselines=name, seq_len=64, head_dim=256, num_projections=8)
+
+
 def check_memory_of(**keys):
-    draws = plan(Study.of(load_scenario("quick", {**keys, "samplers": "iid", "baselines": "uniform", "head_dim": 64})))
+    draws = plan(Study.of(load_scenario("quick", {"samplers": "iid", "baselines": "uniform", "head_dim": 64, **keys})))
     stated = cost(draws).memory_bytes
     scipy_linalg()  # imported when it is needed
     tracemalloc.start()

@@ -68,6 +68,10 @@ class Polynomial(Unsized):
     def multiplications(self, shape: Shape, size: int) -> float | None:
         return linear_multiplications(Taylor(self.order), shape, 0)
 
+    def matrix_entries(self, shape: Shape, size: int) -> int:
+        """A summary of [v, 1] for each feature, and two more while it grows."""
+        return 3 * Taylor(self.order).num_features(0, shape.d) * (shape.d_v + 1)
+
 
 @dataclass(frozen=True)
 class Taylor1(Polynomial):

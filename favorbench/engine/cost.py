@@ -78,6 +78,7 @@ def check_fits(plan: Plan, workers: int = 1, batch: int | None = None) -> None:
     what = "this sweep" if workers == 1 else f"this sweep with {workers} `workers`"
     fewer = "" if workers == 1 else " or fewer `workers`"
     fewer += " or a smaller `batch`" if batch and plan.study.backend.batched else ""
+    fewer += " or fewer `baselines`" if len(plan.study.scenario.baselines) > 1 else ""
     check_memory(needed, what, f"use a smaller `num_projections`, `head_dim`, `seq_len` or order of the map{fewer}")
 
 
