@@ -389,4 +389,6 @@ def test_attention_that_hides_its_calls_is_a_layer_that_is_left(module):
     assert code == 0, err
     printed = " ".join(printed.split())
     assert "Candidates replace attention in all layers but 1 " in printed
+    assert "multiplications relative to those of exact attention in these. median" in printed
+    assert "uniform in all layers but 1, at 0 % of the multiplications of exact attention there and " in printed
     assert "module.hidden is left unchanged: no attention call was found." in printed

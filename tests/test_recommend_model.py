@@ -293,7 +293,7 @@ def test_where_uniform_attention_is_enough_it_is_said(folder, texts):  # noqa: F
     assert sentence(found).startswith(start)
     assert "fb.replace_attention(model, method='uniform')" in decision.python
     partly = found._replace(model=found.model._replace(left={"layer 1": "why", "layer 3": "why"}))
-    assert sentence(partly).startswith("Uniform attention is enough beside 2 layers left unchanged: uniform, at ")
+    assert sentence(partly).startswith("Uniform attention is enough beside 2 layers left unchanged: uniform in all ")
     found = found_for(folder, texts, exact_heads="L0H0-1", out="kept")
     start = "Uniform attention is enough beside 2 exact heads: uniform with 2 heads exact, at 25 % of the mult"
     assert found.decisions[0].setting.name == "uniform" and sentence(found).startswith(start)

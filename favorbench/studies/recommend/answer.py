@@ -193,12 +193,13 @@ def _compared(result: Recommendation, model: WholeModel, decision: Decision) -> 
 
 
 def _model_cost(model: WholeModel, decision: Decision) -> str:
-    """Give the cost relative to exact attention."""
+    """Give the cost relative to exact attention, in the layers that are replaced."""
+    layers, there = (f" in all layers but {len(model.left)}", " there") if model.left else ("", "")
     kept = f" with {counted(len(model.exact_heads), 'head')} exact" * bool(model.exact_heads)
     unit = "multiplications" if model.by == "multiplications" else "CPU seconds"
     timed = model.by == "multiplications" and math.isfinite(model.seconds)
     more = f" and {model.seconds:.2g} times its CPU seconds" if timed else ""
-    return f"{kept}, at {percent(decision.share)} of the {unit} of exact attention{more}"
+    return f"{kept}{layers}, at {percent(decision.share)} of the {unit} of exact attention{there}{more}"
 
 
 def _effect(value: float) -> str:
@@ -370,7 +371,8 @@ def _model_notes(result: Recommendation, model: WholeModel) -> list[str]:
     share = in_full(result.probability)
     lines = [
         f"Candidates replace attention in all layers{f' but {len(model.left)}' if model.left else ''} and are tried in "
-        f"order of cost: {unit} relative to those of exact attention. median, {share} and worst: of "
+        f"order of cost: {unit} relative to those of exact attention{' in these' * bool(model.left)}. "
+        f"median, {share} and worst: of "
         f"{effect.axis}, over the {model.draws} measured; certified: the bound for {share} of "
         f"further {model.draws}. {counted(decision.candidates, 'candidate')}{cheaper}; "
         f"{counted(decision.spent, 'measurement')}; as many {model.draws} of every candidate as a certificate takes "
