@@ -37,6 +37,20 @@ def test_every_figure_that_the_axes_allow_is_drawn(monkeypatch):
     assert "error-vs-d" in names(draw_all(rule))
 
 
+def test_captions_name_what_all_inputs_share():
+    """Where one axis varied, nothing of the others was said: neither d nor causal in error against L."""
+    by_length = sweep(small_scenario(seq_len="16,24", head_dim="4", causal=True, trials=1), "by-length")
+    (chart,) = curves.against_axes(by_length, "mse")
+    assert " Measured on gaussian, scale 1, d = 4, causal. " in chart.caption
+    flags = {"seq_len": None, "head_dim": None, "query_rows": 8, "trials": 1}
+    heads = sweep(small_scenario(inputs="minilm", **flags), "heads")
+    (chart,) = curves.maps(heads, "mse")
+    assert " Measured on minilm, scale 1, L = 512 (8 query rows measured), d = 32. " in chart.caption
+    several = sweep(small_scenario(inputs="gaussian,sphere", seq_len="16,24", query_rows=20, trials=1), "several")
+    caption = curves.against_axes(several, "mse")[0].caption
+    assert " Measured at scale 1, d = 4. L = 24: error on 20 random query rows. " in caption
+
+
 def test_captions_name_the_file_of_the_other_comparison():
     """Beside a method the maps are in maps.png; the caption named trig-vs-positive, which is not there."""
     results = sweep(small_scenario(maps="trig,positive", methods="multipole"))

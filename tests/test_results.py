@@ -294,6 +294,10 @@ def test_a_ranking_of_one_cell_names_its_inputs():
     draw_all(more)
     assert set(pd.read_csv("more/figures/ranking.csv")["panel"]) == {rankings(more)[0].title}
     assert "Blue: detectably better" in ranking(more, "mse")[0].caption
+    scales = sweep(
+        small_scenario(maps=maps, budget="features", num_projections="8", trials=12, scale="0.5,1"), "scales"
+    )
+    assert " Measured on gaussian, L = 24, d = 4. " in ranking(scales, "mse")[0].caption
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The columns of a row, each declared once: its type, role, source and wording."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from favorbench.metrics import EFFECT, METRICS
@@ -121,6 +121,6 @@ def of_draw(scenario: "Scenario", draw: "Draw") -> Row:
     return {column.name: column.of(scenario, draw) for column in COLUMNS if column.of}
 
 
-def describe_cell(row: Labels) -> str:
-    """ "gaussian, scale 1, L = 1024, d = 16" or "minilm L0H1, scale 1, L = 512, d = 32"."""
-    return ", ".join(filter(None, (column.words(row) for column in COLUMNS if column.words)))
+def describe_cell(row: Labels, but: Collection[str] = ()) -> str:
+    """ "gaussian, scale 1, L = 1024, d = 16" or "minilm L0H1, scale 1, L = 512, d = 32". but: columns left out."""
+    return ", ".join(filter(None, (column.words(row) for column in COLUMNS if column.words and column.name not in but)))

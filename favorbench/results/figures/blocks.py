@@ -108,12 +108,14 @@ def cells(results: RunData, drop: Sequence[str] = ()) -> Iterator[tuple[str, pd.
 
 
 def measured_on(results: RunData) -> str:
-    """A sentence about the inputs, where all of a run are alike, and about what part of them was measured."""
+    """A sentence about what all inputs of a run share, and about what part of them was measured."""
     summary = results.summary
-    if not varying(summary):
-        return f" Measured on {describe_cell(summary.iloc[0])}."
-    sampled = summary[summary["query_rows"] < summary["query_len"]]
-    return "".join(
+    axes = varying(summary)
+    named = axes if {"query_len", "query_rows"}.isdisjoint(axes) else [*axes, "seq_len"]
+    row = summary.iloc[0].to_dict() | ({"head": "-"} if "head" in axes else {})
+    shared = describe_cell(row, but=named)
+    sampled = summary[(summary["query_rows"] < summary["query_len"]) & ("seq_len" in named)]
+    return f" Measured {'at' if 'input' in axes else 'on'} {shared}." * bool(shared) + "".join(
         f" L = {', '.join(map(str, sorted(set(rows['seq_len']))))}: error on {count} random query rows."
         for count, rows in sampled.groupby("query_rows")
     )

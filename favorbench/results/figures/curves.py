@@ -236,9 +236,9 @@ def against_dtype(results: RunData, metric: str) -> list[style.Chart]:
     sizes = sorted(set(rows[size_axis(results)][rows["num_projections"].notna()]))
     largest = f" at the largest size ({', '.join(map(str, sizes))})" if sizes else ""
     text = (
-        f"Median of {draws_in_words(rows['n'])}{largest}, worst sampler of each map. Full: distance to exact "
-        "attention. Hollow: rounding, the distance to the same estimate in float64. Both relative to |exact|. Infinite "
-        "and NaN errors are off scale."
+        f"Median of {draws_in_words(rows['n'])}{largest}, worst sampler of each map.{measured_on(results)} "
+        "Full: distance to exact attention. Hollow: rounding, the distance to the same estimate in float64. Both "
+        "relative to |exact|. Infinite and NaN errors are off scale."
     )
     panels = []
     for title, cell in cells(results, drop=("dtype",)):

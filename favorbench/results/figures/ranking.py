@@ -21,6 +21,7 @@ from favorbench.results.figures.blocks import (
     displayed,
     favor_of,
     in_words,
+    measured_on,
     relative_label,
 )
 from favorbench.results.heads import can_be_compared
@@ -109,7 +110,7 @@ def _caption(
     draws = min(item.draws for item in ranked)
     text = (
         f"Median {metric} over that of uniform attention (dashed, taken as known), bar: {interval_name(draws)}, "
-        f"{draws} draws. {what_r_means(results)} "
+        f"{draws} draws.{measured_on(results) * (len(ranked) > 1)} {what_r_means(results)} "
     )
     text += "Blue: detectably better than uniform attention; red: worse; grey and hollow: no detectable difference. "
     if all(draws >= item.draws_needed for item in ranked):
