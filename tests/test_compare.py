@@ -142,7 +142,8 @@ def test_other_draws_are_paired_by_number_and_that_is_said(base):
     found = comparison(base, other)
     assert not found.paired and {row.change.pairs for row in found.rows if row.change} == {16}
     assert {row.mark for row in found.rows} <= {"~", "="}  # nothing has changed; Holm over 21 rows, fixed seeds
-    assert "The draws differ (another seed or redraw), and are paired by number: 16 pairs; sign" in sentences(found)[-1]
+    assert "The draws differ (another seed or redraw), and are paired by number: 16 pairs; new" in sentences(found)[-1]
+    assert "; new / old is the median over pairs; sign test" in sentences(found)[-1]  # not the ratio of the medians
     assert found.mean.low < 1.0 < found.mean.high
     worse = comparison(base, changed(other, "clusters", 100.0))
     assert {r.new_estimator for r in worse.rows if r.mark == "+"} == {"clusters"}

@@ -386,9 +386,9 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
     if not runs.paired:
         how = f"The draws differ (another seed or redraw), and are paired by number: {counted(pairs, 'pair')}"
     return [*said, (
-        f"{how}; sign test that new / old is beyond {runs.factor:g}, Holm over all rows, {runs.alpha:g}. Intervals are "
-        f"of each row by itself. + worse, - better, ~ neither is detectable (no change: the interval is inside "
-        f"{1 / runs.factor:.3g} to {runs.factor:g}), = the same, x not comparable."
+        f"{how}; new / old is the median over pairs; sign test that it is beyond {runs.factor:g}, Holm over all rows, "
+        f"{runs.alpha:g}. Intervals are of each row by itself. + worse, - better, ~ neither is detectable (no change: "
+        f"the interval is inside {1 / runs.factor:.3g} to {runs.factor:g}), = the same, x not comparable."
     )]  # fmt: skip
 
 
