@@ -752,7 +752,7 @@ def test_a_recommendation_for_heads_is_looked_at():
     assert sentence(found) in page and "PARTIAL" not in page
     assert "PARTIAL" not in printed("table run") and "PARTIAL" not in run("table run --rows")[2]
     Path("run/recommendation.json").write_text('{"heads": []}')
-    assert "rerun the same" in refused("table run")
+    assert "command with another --out" in refused("table run")
 
 
 @pytest.mark.parametrize(
