@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -449,7 +450,16 @@ def test_larger_may_be_better(heads):
     assert record["certified"] == ">= 0.9996" and _effect(0.99962) == "0.9996"  # not 1.000, more than is certified
     none = found._replace(decisions=(decision._replace(outcome="nothing", bound=0.91277),))
     lower = none._replace(metric="mse", decisions=(none.decisions[0]._replace(bound=0.91234),))
-    assert "with 0.912 (certified)" in sentence(none) and "with 0.913 (certified)" in sentence(lower)
+    assert "(certified: 0.912)" in sentence(none) and "(certified: 0.913)" in sentence(lower)
+
+
+def test_the_best_is_compared_with_uniform_attention_in_one_measure():
+    """A certified bound stood beside what uniform attention had in the draws made, where it could be below it."""
+    small = {"seq_len": 32, "head_dim": 8, "scale": 2, "num_projections": "4", "maps": "elu,taylor", "methods": "none"}
+    (decision,) = (found := fb.recommend("gaussian", 0.1, **small)).decisions
+    assert decision.quantile < decision.uniform and decision.quantile < decision.bound
+    best, uniform = number(decision.quantile), number(decision.uniform)
+    assert re.search(rf"with {best} \(certified: [\d.]+\); uniform attention has {uniform}\.", sentence(found))
 
 
 @pytest.mark.parametrize("text", [number, _effect])

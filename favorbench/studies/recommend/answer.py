@@ -121,14 +121,15 @@ def _nothing(result: Recommendation, decisions: Sequence[Decision]) -> str:
     """Describe the heads on which nothing is certified: the best setting, compared with uniform attention."""
     nothing = "nothing within the cost limit" if any(d.dearer for d in decisions) else "nothing"
     reaches = f"{nothing} {'is certified' if any(d.undecided for d in decisions) else 'reaches it'}"
-    bounds, uniform = [d.bound for d in decisions], [d.uniform for d in decisions]
-    sure = "(certified)" if all(map(math.isfinite, bounds)) else "(not all certified)"
+    bounds, measured, uniform = ([getattr(d, name) for d in decisions] for name in ("bound", "quantile", "uniform"))
+    bound, found = _range(bounds, _sign(result)), _range(measured)
+    sure = f"certified{f': {bound}' * (bound != found)}" if all(map(math.isfinite, bounds)) else "not all certified"
     head = f"on {len(decisions)} heads" if len(decisions) > 1 else f"on {decisions[0].head}".replace("on -", "here")
     names = {d.setting.text for d in decisions if d.setting}
     best = f"is {names.pop()} with" if len(names) == 1 else "there have"
     return (
-        f"{head} {reaches} up to size {result.max_size}: the best {best} {_range(bounds, _sign(result))} "
-        f"{sure}; uniform attention has {_range(uniform)}"
+        f"{head} {reaches} up to size {result.max_size}: the best {best} {found} "
+        f"({sure}); uniform attention has {_range(uniform)}"
     )
 
 
@@ -168,9 +169,9 @@ def _model_sentence(result: Recommendation, model: WholeModel, decision: Decisio
         return (
             f"Take {best}: it keeps {aim} ({sure}), where {' and '.join(others)}.{_compared(result, model, decision)}"
         )
-    bound = f"{keeps} {_bound(decision.bound, _sign(result), _effect)} (certified)"
-    if not math.isfinite(decision.bound):
-        bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} {model.draws}, not certified)"
+    held = f"certified: {keeps} {_bound(decision.bound, _sign(result), _effect)}"
+    held = held if math.isfinite(decision.bound) else "not certified"
+    bound = f"{_effect(decision.quantile)} (on {share} of {decision.draws} {model.draws}; {held})"
     also = ", settings per head included," if model.chosen_on else ""
     return (
         f"No candidate{also} is certified to keep {aim}: the best, {best}, has {bound}, where {' and '.join(others)}."
@@ -409,7 +410,7 @@ def notes(result: Recommendation) -> list[str]:
         "For each head the cheapest candidate that reaches the target, or the best if none does. certified: the bound "
         f"that {p} of all draws keep; median and {p}: of the draws made. cost: multiplications, as a share of exact "
         "attention's at this length; cheaper from L: the length from which they are fewer (the error is certified at "
-        "this length only). uniform: the error of uniform attention."
+        f"this length only). uniform: the error of uniform attention, on {p} of its draws."
     ]
     if searched := next((d for d in result.decisions if d.candidates), None):
         measured, full = spent(result.decisions)
