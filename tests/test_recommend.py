@@ -21,13 +21,14 @@ import favorbench as fb
 from favorbench.attention.problem import exact_multiplications
 from favorbench.cli import choose
 from favorbench.engine.plan import plan
-from favorbench.engine.store import read_trials
+from favorbench.engine.store import Store, read_trials
 from favorbench.engine.trial import run_draws
 from favorbench.errors import ScenarioError
 from favorbench.methods import Shape
 from favorbench.methods.features import LinearAttention
 from favorbench.results import page as pages
 from favorbench.studies.recommend import search as search_module
+from favorbench.studies.recommend import study as study_module
 from favorbench.studies.recommend.answer import (
     _bound,
     _effect,
@@ -633,6 +634,33 @@ def test_an_interrupted_search_by_workers_has_the_heads_that_are_decided(heads):
         fb.recommend(heads, 0.3, methods="clusters", maps="none", out="run", workers=executor, progress=stop)
     first, second = caught.value.found.decisions
     assert first == whole.decisions[0] and second.outcome == "not finished"
+
+
+def test_a_search_by_workers_that_is_killed_has_the_draws_of_heads_under_way(heads, monkeypatch):
+    whole = fb.recommend(heads, 0.05, methods="clusters", out="whole")
+    monkeypatch.setattr(study_module, "STEP_SECONDS", 0.0, raising=False)  # a draw is a step
+    saved = []
+    append = Store.append
+
+    def until(store, rows):
+        append(store, rows)
+        saved.append(len(rows))
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught, monkeypatch.context() as patch, ThreadPoolExecutor(2) as executor:
+        patch.setattr(Store, "append", until)
+        fb.recommend(heads, 0.05, methods="clusters", out="run", workers=executor)
+    assert {decision.outcome for decision in caught.value.found.decisions} == {"not finished"}
+    assert len(read_trials(Path("run"))) == sum(saved) > 0
+    with ThreadPoolExecutor(2) as executor:
+        resumed = fb.recommend(heads, 0.05, methods="clusters", out="run", workers=executor)
+    assert resumed._replace(path=None) == whole._replace(path=None)
+    ours, theirs = (
+        read_trials(Path(name)).sort_values(["draw", "estimator", "num_projections"], ignore_index=True)
+        for name in ("run", "whole")
+    )
+    pd.testing.assert_frame_equal(ours, theirs)
 
 
 def test_a_search_that_saved_nothing_does_not_say_where(heads, monkeypatch):

@@ -139,7 +139,7 @@ def recommend(
     """Find the cheapest estimator below a target error, with a statistical guarantee.
 
     For every head: the cheapest setting with P(error <= target) >= probability, certified, or none. Trivial answers
-    are always among the candidates. Draws are saved (with --workers, of finished heads): rerun the command to resume,
+    are always among the candidates. Draws are saved (with --workers, every ten seconds): rerun the command to resume,
     also with another target.
 
     With --model and --text: one setting for all attention of a model. The error is its effect on the model, a draw is

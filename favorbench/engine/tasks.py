@@ -55,6 +55,13 @@ class TaskResult(NamedTuple):
     worker: str = ""
 
 
+class Unfinished(NamedTuple):
+    """A result so far, of a long item, and the item that computes the rest."""
+
+    result: Any
+    rest: Any
+
+
 @functools.lru_cache(maxsize=2)
 def load_bundle(bundle: TaskBundle) -> tuple[Callable[[Any, Any], Any], Any]:
     """The function and its context, unpickled once for each process."""
@@ -215,7 +222,10 @@ def _prepare_worker() -> None:
 
 
 class TaskRun(Generic[Item]):
-    """Items to results in a pool. missing: a sentence about the items that are missing, given why and the first."""
+    """Items to results in a pool. missing: a sentence about the items that are missing, given why and the first.
+
+    The rest of an ``Unfinished`` result is computed before items that nobody has begun.
+    """
 
     def __init__(self, pool: Pool, items: Iterator[Item], count: int, missing: Callable[[str, Item], str]) -> None:
         self._pool, self._items, self._left, self._missing = pool, items, count, missing
@@ -319,6 +329,7 @@ class TaskRun(Generic[Item]):
         if done:
             self._learn(len(done), result.seconds)
         why = self._pool.accept(result)
+        self._again += [Task([part.rest]) for part in result.results if isinstance(part, Unfinished)]
         yield from zip(done, result.results, strict=True)
         if why:
             self._retry(rest, (*task.failed_on, result.worker), why)

@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
@@ -16,7 +17,7 @@ from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
 from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import default_directory
-from favorbench.engine.tasks import results_of_processes
+from favorbench.engine.tasks import Unfinished, results_of_processes
 from favorbench.errors import InputError, ScenarioError
 from favorbench.files import write_text
 from favorbench.formats import counted, json_text, shown
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from favorbench.models.captured import Captured
 
 
+STEP_SECONDS = 10.0  # that a worker searches a head until it sends its rows, which are saved then
+
+
 class SearchTask(NamedTuple):
     """The arguments of the searches of all heads. known: rows that were measured before."""
 
@@ -54,13 +58,34 @@ class SearchTask(NamedTuple):
         self.plan.study.check_sources()
 
 
-def rows_of_head(task: SearchTask, number: int) -> list[Row]:
-    """In a worker: the rows that the search of one head measures."""
+class HeadPart(NamedTuple):
+    """A head to be searched, and the rows that workers have measured on it."""
+
+    number: int
+    rows: tuple[Row, ...] = ()
+
+
+class _StepOver(Exception):
+    """The seconds of a step are over."""
+
+
+def rows_of_head(task: SearchTask, part: HeadPart) -> list[Row] | Unfinished:
+    """In a worker: the rows that the search of one head measures, in a step of it."""
     rows: list[Row] = []
-    evaluator = CandidateEvaluator(task.metric, task.known, rows.extend)
-    head = heads_of(task.plan, task.over)[number]
-    with one_core():
-        HeadSearch(head, families(task.plan.study), task.rule, task.max_cost, evaluator).search()
+    end = time.monotonic() + STEP_SECONDS
+
+    def keep(new: list[Row]) -> None:
+        rows.extend(new)
+        if new and time.monotonic() >= end:  # a step without rows would be repeated for ever
+            raise _StepOver
+
+    evaluator = CandidateEvaluator(task.metric, (*task.known, *part.rows), keep)
+    head = heads_of(task.plan, task.over)[part.number]
+    try:
+        with one_core():
+            HeadSearch(head, families(task.plan.study), task.rule, task.max_cost, evaluator).search()
+    except _StepOver:
+        return Unfinished(rows, part._replace(rows=(*part.rows, *rows)))
     return rows
 
 
@@ -175,7 +200,7 @@ def recommend(
     ModelError
         The model cannot be loaded, or its attention cannot be replaced.
     Interrupted
-        After Ctrl-C, with the answer so far. All draws are saved, by workers those of finished heads.
+        After Ctrl-C, with the answer so far. All draws are saved, by workers but for the last seconds.
 
     Examples
     --------
@@ -276,9 +301,11 @@ def _search_heads(
             if workers != 1 and len(units) > 1:
                 found = _rows_of_heads(workers, task._replace(known=known), units, store, searches)
                 with contextlib.closing(found):
-                    for number, rows in found:
+                    for number, rows, finished in found:
                         store.append(rows)
                         evaluator.remember(rows)
+                        if not finished:
+                            continue
                         search(number)  # among these rows
                         report(len(searches), len(units), step=units[number].label)
                 return answer()
@@ -294,20 +321,27 @@ def _search_heads(
 
 def _rows_of_heads(
     workers: int | Executor | Cluster, task: SearchTask, units: Sequence[HeadDraws], store: Store, done: Sized
-) -> Generator[tuple[int, list[Row]], None, None]:
-    """Let workers search every head; yield the number of each with the rows measured. done: the heads of before."""
+) -> Generator[tuple[int, list[Row], bool], None, None]:
+    """Let workers search every head; yield its number, new rows, and whether it is finished.
+
+    done: the heads of before.
+    """
     study = task.plan.study
 
-    def missing(why: str, number: int) -> str:
+    def missing(why: str, part: HeadPart) -> str:
         left = len(units) - len(done)
-        return f"heads missing: {left}, {why}; one is {units[number].label}; others are saved: run again"
+        return f"heads missing: {left}, {why}; one is {units[part.number].label}; others are saved: run again"
 
-    work = rows_of_head, task, iter(range(len(units))), len(units), missing
+    work = rows_of_head, task, map(HeadPart, range(len(units))), len(units), missing
     if isinstance(workers, Cluster):
         workers.machines = store.machines
-        yield from workers.results(*work, study.specs, study.backend)
+        results = workers.results(*work, study.specs, study.backend)
     else:
-        yield from results_of_processes(*work, workers)
+        results = results_of_processes(*work, workers)
+    with contextlib.closing(results):
+        for part, found in results:
+            finished = not isinstance(found, Unfinished)
+            yield part.number, found if finished else found.result, finished
 
 
 def heads_of(draws: Plan, over: str) -> list[HeadDraws]:
