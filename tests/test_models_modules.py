@@ -38,6 +38,21 @@ def own():
     return torch.nn.Sequential(Attention(), Attention()).eval(), torch.randn(1, 12, 16)
 
 
+@pytest.mark.slow
+def test_weights_that_fully_shard_splits_are_captured_as_the_whole():
+    distributed, fsdp = importable("torch.distributed"), importable("torch.distributed.fsdp")
+    model, x = own()
+    whole = fb.capture(model, x)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        fsdp.fully_shard(model, mesh=distributed.init_device_mesh("cpu", (1,)))
+        split = fb.capture(model, x)
+    finally:
+        distributed.destroy_process_group()
+    np.testing.assert_array_equal(split.query, whole.query)
+    assert split.meta["weights_sha256"] == whole.meta["weights_sha256"]
+
+
 class Alone(torch.nn.Module):
     """Attention of the first queries of its input to all of it, and nothing else."""
 

@@ -126,7 +126,8 @@ def module_digest(model: Any) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         if not isinstance(tensor, torch.Tensor):  # of get_extra_state
             continue
-        numbers = tensor.detach().to_dense().cpu()
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # fully_shard splits it
+        numbers = whole.detach().to_dense().cpu()
         digest.update(name.encode())
         digest.update((numbers.float() if numbers.is_floating_point() else numbers).contiguous().numpy().tobytes())
     return digest.hexdigest()
