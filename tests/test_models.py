@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import favorbench as fb
@@ -18,7 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from favorbench.models.interface import additive, intercept_attention, kind_of  # noqa: E402
-from favorbench.models.load import Loaded, load, read_texts, tokenise, weights_digest  # noqa: E402
+from favorbench.models.load import Loaded, load, module_digest, read_texts, tokenise, weights_digest  # noqa: E402
 from tests.command_line import run  # noqa: E402
 from tests.small_models import small_folder, small_model  # noqa: E402
 
@@ -271,6 +272,41 @@ def test_weights_that_are_replaced_meanwhile_are_an_error(folder, tmp_path, monk
     monkeypatch.setattr(transformers.AutoModel, "from_pretrained", replaced)
     with pytest.raises(ModelError, match="its weights changed while they were read; run the command again"):
         load(name)
+
+
+def write_gguf(path, seed):
+    """A causal model of one layer with random weights."""
+    gguf, sizes = pytest.importorskip("gguf"), {"token_embd": (40, 8), "output": (40, 8), "output_norm": (8,)}
+    path.parent.mkdir(exist_ok=True)
+    writer, random = gguf.GGUFWriter(path, "llama"), np.random.default_rng(seed)
+    for name, value in {
+        "context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 8, "head_count": 2,
+        "head_count_kv": 2, "layer_norm_rms_eps": 1e-5, "vocab_size": 40, "rope_dimension_count": 4,
+        "tokenizer_model": "gpt2", "token_list": ["a", "b", "ab", *map(str, range(37))], "token_merges": ["a b"],
+        "token_types": [1] * 40,
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{name}")(value)
+    sizes |= {f"blk.0.attn_{part}": (8, 8) for part in ("q", "k", "v", "output")} | {"blk.0.attn_norm": (8,)}
+    sizes |= {f"blk.0.ffn_{part}": (8, 8) for part in ("gate", "up", "down")} | {"blk.0.ffn_norm": (8,)}
+    for name, size in sizes.items():
+        writer.add_tensor(f"{name}.weight", random.standard_normal(size).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_is_not_one_of_its_name_in_the_working_directory(tmp_path, monkeypatch):
+    pytest.importorskip("accelerate")
+    for seed, place in enumerate(("here", "there")):
+        write_gguf(tmp_path / place / "model.gguf", seed)
+    monkeypatch.chdir(tmp_path / "here")
+    near, far = (load(name) for name in ("model.gguf", "../there/model.gguf"))
+    monkeypatch.chdir(tmp_path)
+    assert [module_digest(load(f"{place}/model.gguf").model) for place in ("here", "there")] == [
+        module_digest(loaded.model) for loaded in (near, far)
+    ]
+    assert module_digest(near.model) != module_digest(far.model)
 
 
 def test_weights_of_sixteen_bits_are_float32(folder):

@@ -315,7 +315,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
     if gguf:
         check_installed("gguf", "accelerate", subject=f"{name}: .gguf files")
-        source["gguf_file"] = gguf.name
+        source["gguf_file"] = str(gguf.absolute())  # a relative one may be found in the working directory
     config = transformers.AutoConfig.from_pretrained(home, **source)
     with contextlib.suppress(OSError):  # not there; before peft reads it, which imports what it names
         transformers.utils.cached_file(home, _ADAPTER)
