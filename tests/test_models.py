@@ -435,6 +435,23 @@ def test_a_tokenizer_names_no_plug_ins(folder, tmp_path, key):
             load(name)
 
 
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("named", ["RagTokenizer", "AutoProcessor", "LlavaForConditionalGeneration", "AutoModelFast"])
+def test_a_class_that_loads_other_models_is_no_tokenizer(folder, tmp_path, file, named):
+    """Transformers takes any of its classes: RagTokenizer reads folders inside, and a processor a model of the hub."""
+    name = folder()
+    settings = {"config.json": {}, "tokenizer_config.json": {"tokenizer_class": None}, file: {"tokenizer_class": named}}
+    for other, given in settings.items():
+        path = tmp_path / "model" / other
+        path.write_text(json.dumps(json.loads(path.read_text()) | given))
+    with pytest.raises(ModelError, match=f"its `tokenizer_class` '{named}' is no tokenizer"):
+        load(name)
+    for given in (None, "BertTokenizer", "PreTrainedTokenizerFast"):  # the control
+        path = tmp_path / "model" / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": given}))
+        assert load(name).tokenizer is not None
+
+
 def test_an_index_that_is_a_pipe_keeps_nobody_waiting(folder, tmp_path):
     name = folder()
     (tmp_path / "model/model.safetensors").unlink()

@@ -349,7 +349,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     digest = digest or weights_digest(weight_files(folder, chosen))
     others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
-    tokenizer = _tokenizer(home, source)
+    tokenizer = _tokenizer(home, source, config)
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
     return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)
@@ -393,13 +393,22 @@ def _class_for(config: Any, gguf: bool) -> Any:
     return transformers.AutoModel
 
 
-def _tokenizer(home: Path | str, source: dict[str, Any]) -> Any:
+def _tokenizer(home: Path | str, source: dict[str, Any], config: Any) -> Any:
     """The tokenizer of a model; None for models that do not read text.
 
     Without tokenizer files transformers would create a tokenizer with an empty vocabulary.
     """
     if not source["trust_remote_code"]:
-        settings = import_module("transformers.models.auto.tokenization_auto").get_tokenizer_config(home)
+        auto = import_module("transformers.models.auto.tokenization_auto")
+        settings = auto.get_tokenizer_config(home)
+        for named in filter(None, (settings.get("tokenizer_class"), getattr(config, "tokenizer_class", None))):
+            for kind in filter(None, map(auto.tokenizer_class_from_name, (named, named.removesuffix("Fast")))):
+                is_class = isinstance(kind, type) and not getattr(kind, "is_dummy", False)  # of a package not installed
+                if is_class and not issubclass(kind, transformers.PreTrainedTokenizerBase):
+                    raise ModelError(
+                        f"{home}: its `tokenizer_class` {shown(named)} is no tokenizer: such a class can load other "
+                        "models, which may run code"
+                    )
         if {"sudachi_config_path", "sudachi_resource_dir"} & {*(settings.get("sudachi_kwargs") or ())}:
             raise ModelError(
                 f"{home}: its tokenizer_config.json names settings of Sudachi, in which plug-ins can be programs: read "
