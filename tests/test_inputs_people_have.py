@@ -3,6 +3,7 @@ in memory."""
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -284,6 +285,16 @@ def test_a_sweep_holds_one_head_of_a_file_at_a_time(rng, path):
         assert grown > 0.75 * heads * size
     else:
         assert grown < 0.5 * heads * size
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_of_arrays_of_other_names_only_the_names_are_read(rng, method):
+    """A few bytes, packed, can be terabytes. Here they are no array at all."""
+    saved("in.npz", some(rng, 2))
+    with zipfile.ZipFile("in.npz", "a", method) as archive:
+        archive.writestr("mask.npy", b"torn" * 1000)
+    law = get_input("in.npz")
+    assert len(law.heads(None, None)) == 2 and "'mask' is not used" in law.notes()[-1]
 
 
 def test_a_compressed_file_that_does_not_fit_is_refused_before_it_is_read(rng, monkeypatch):
