@@ -309,6 +309,18 @@ def test_a_gguf_file_is_not_one_of_its_name_in_the_working_directory(tmp_path, m
     assert module_digest(near.model) != module_digest(far.model)
 
 
+def test_a_tokenizer_beside_a_gguf_file_is_named(folder, tmp_path):
+    """Transformers takes it for that of the file: tokens were those of another model, without a word."""
+    pytest.importorskip("accelerate")
+    folder()
+    write_gguf(tmp_path / "alone" / "model.gguf", 0)
+    assert load(str(tmp_path / "alone" / "model.gguf")).sources == {}
+    (tmp_path / "alone" / "model.gguf").rename(tmp_path / "model" / "model.gguf")
+    with pytest.warns(UserWarning, match=r"is read with the tokenizer beside it, .*model/tokenizer.json: is it this"):
+        loaded = load(str(tmp_path / "model" / "model.gguf"))
+    assert loaded.tokenizer("w7 w9")["input_ids"] == [7, 9] and [*loaded.sources] == ["tokenizer.json"]
+
+
 def test_weights_of_sixteen_bits_are_float32(folder):
     loaded = load(folder(family="llama", dtype=torch.bfloat16))
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}

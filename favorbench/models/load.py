@@ -347,8 +347,12 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         with contextlib.suppress(OSError):  # not there
             transformers.utils.cached_file(name, file, revision=folder.name)
     digest = digest or weights_digest(weight_files(folder, chosen))
-    others = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
-    sources = {} if gguf else {file.name: weights_digest([file]) for file in others if file.exists()}
+    # Beside a .gguf file, transformers takes a tokenizer.json for the one that is in it.
+    own = [folder / "tokenizer.json"] if gguf else map(folder.joinpath, _SETTINGS)
+    others = [file for file in (*own, *(folder.glob("*.py") if remote_code and not gguf else ())) if file.exists()]
+    sources = {file.name: weights_digest([file]) for file in others}
+    if gguf and sources:
+        warnings.warn(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?", stacklevel=2)
     tokenizer = _tokenizer(home, source, config)
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
