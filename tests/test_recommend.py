@@ -638,7 +638,7 @@ def test_an_interrupted_search_by_workers_has_the_heads_that_are_decided(heads):
 
 def test_a_search_by_workers_that_is_killed_has_the_draws_of_heads_under_way(heads, monkeypatch):
     whole = fb.recommend(heads, 0.05, methods="clusters", out="whole")
-    monkeypatch.setattr(study_module, "STEP_SECONDS", 0.0, raising=False)  # a draw is a step
+    monkeypatch.setattr(study_module, "STEP_SECONDS", 0.0)  # a draw is a step
     saved = []
     append = Store.append
 

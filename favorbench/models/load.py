@@ -347,10 +347,9 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         with contextlib.suppress(OSError):  # not there
             transformers.utils.cached_file(name, file, revision=folder.name)
     digest = digest or weights_digest(weight_files(folder, chosen))
-    # Beside a .gguf file, transformers takes a tokenizer.json for the one that is in it.
-    own = [folder / "tokenizer.json"] if gguf else map(folder.joinpath, _SETTINGS)
-    others = [file for file in (*own, *(folder.glob("*.py") if remote_code and not gguf else ())) if file.exists()]
-    sources = {file.name: weights_digest([file]) for file in others}
+    settings = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
+    others = [folder / "tokenizer.json"] if gguf else settings  # which transformers takes for the one in a .gguf file
+    sources = {file.name: weights_digest([file]) for file in others if file.exists()}
     if gguf and sources:
         warnings.warn(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?", stacklevel=2)
     tokenizer = _tokenizer(home, source, config)
@@ -397,27 +396,32 @@ def _class_for(config: Any, gguf: bool) -> Any:
     return transformers.AutoModel
 
 
+def _check_tokenizer(home: Path | str, config: Any) -> None:
+    """Raise ModelError for a tokenizer whose settings could have transformers run code or load other models."""
+    auto = import_module("transformers.models.auto.tokenization_auto")
+    settings = auto.get_tokenizer_config(home)
+    for named in filter(None, (settings.get("tokenizer_class"), getattr(config, "tokenizer_class", None))):
+        for kind in filter(None, map(auto.tokenizer_class_from_name, (named, named.removesuffix("Fast")))):
+            is_class = isinstance(kind, type) and not getattr(kind, "is_dummy", False)  # of a package not installed
+            if is_class and not issubclass(kind, transformers.PreTrainedTokenizerBase):
+                raise ModelError(
+                    f"{home}: its `tokenizer_class` {shown(named)} is no tokenizer: such a class can load other "
+                    "models, which may run code"
+                )
+    if {"sudachi_config_path", "sudachi_resource_dir"} & {*(settings.get("sudachi_kwargs") or ())}:
+        raise ModelError(
+            f"{home}: its tokenizer_config.json names settings of Sudachi, in which plug-ins can be programs: read "
+            "them, then add `trust_remote_code`"
+        )
+
+
 def _tokenizer(home: Path | str, source: dict[str, Any], config: Any) -> Any:
     """The tokenizer of a model; None for models that do not read text.
 
     Without tokenizer files transformers would create a tokenizer with an empty vocabulary.
     """
     if not source["trust_remote_code"]:
-        auto = import_module("transformers.models.auto.tokenization_auto")
-        settings = auto.get_tokenizer_config(home)
-        for named in filter(None, (settings.get("tokenizer_class"), getattr(config, "tokenizer_class", None))):
-            for kind in filter(None, map(auto.tokenizer_class_from_name, (named, named.removesuffix("Fast")))):
-                is_class = isinstance(kind, type) and not getattr(kind, "is_dummy", False)  # of a package not installed
-                if is_class and not issubclass(kind, transformers.PreTrainedTokenizerBase):
-                    raise ModelError(
-                        f"{home}: its `tokenizer_class` {shown(named)} is no tokenizer: such a class can load other "
-                        "models, which may run code"
-                    )
-        if {"sudachi_config_path", "sudachi_resource_dir"} & {*(settings.get("sudachi_kwargs") or ())}:
-            raise ModelError(
-                f"{home}: its tokenizer_config.json names settings of Sudachi, in which plug-ins can be programs: read "
-                "them, then add `trust_remote_code`"
-            )
+        _check_tokenizer(home, config)
     in_folder = isinstance(home, Path) and "gguf_file" not in source
     if in_folder and not _has_tokenizer(Path(home)):
         return None
