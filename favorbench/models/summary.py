@@ -159,7 +159,8 @@ def _rank(group: pd.DataFrame, exact: pd.DataFrame) -> float:
 def _cosines(rows: pd.DataFrame) -> pd.Series:
     """The cosines of the embeddings of all pairs of texts."""
     matrix = np.stack([*rows.sort_values("text")["embedding"]])
-    matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # an embedding of zeros, as of a layer alone without its attention, has none
+        matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
     return pd.Series((matrix @ matrix.T)[np.triu_indices(len(matrix), 1)])
 
 
