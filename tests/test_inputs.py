@@ -112,7 +112,7 @@ def test_factors_of_gradients_are_checked(scale):
         ({"v": np.ones((2, 6, 3))}, "k has 4 tokens and v has 6"),
         ({"k": np.ones((1, 4, 3))}, "repeat grouped heads first"),
         ({"q": np.ones((2, 0, 3))}, "an axis is empty"),
-        ({"causal": np.array("false")}, "is 'false' in it; allowed: true or false"),
+        ({"causal": np.array("false")}, "in.npz: causal is 'false' in it; allowed: true or false"),
         ({"causal": np.array(np.nan)}, "is nan in it; allowed: true or false"),
         ({"causal": np.ones(2, bool)}, "is 'bool of shape (2,)' in it; allowed: true or false"),  # one for each head
         ({"q": np.array([object()])}, "Python objects (pickle), which are never read"),

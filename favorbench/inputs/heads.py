@@ -144,7 +144,7 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     about = _about(contents.about)
     causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:
-        raise InputError(f"{name}: `causal` is {causal!r} in it; allowed: true or false")
+        raise InputError(f"{name}: causal is {causal!r} in it; allowed: true or false")
     labels, gradients = _labels(query.leading, arrays, about), _gradients(name, arrays, query, value)
     if "layer" in arrays and not labels[0].startswith("L"):
         shape = " x ".join(map(str, query.leading)) or 1
