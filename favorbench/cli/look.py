@@ -148,7 +148,8 @@ def table(
 ) -> None:
     """Print results: a table by any axes, a ranking, or all measurements.
 
-    With two heads or more, one table or ranking summarises all of them; --heads or --by head shows single ones.
+    With two heads or more, one table or ranking summarises all of them; --heads or --by head shows single ones. As
+    CSV or JSON a table has every head, with --over heads all of them together.
 
     favorbench table results/quick --rank
 
