@@ -112,6 +112,12 @@ def test_a_wrong_file_is_named_with_its_key(tmp_path, text, said):
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_key_that_is_mistyped_is_named_before_the_one_that_is_missing(tmp_path):
+    (tmp_path / "wrong.toml").write_text('maps = "trig"\nsampler = "iid"\nR = 8\n')
+    with pytest.raises(ScenarioError, match=re.escape("unknown key 'sampler' (did you mean 'samplers'?)")):
+        load_scenario(str(tmp_path / "wrong.toml"))
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(ScenarioError, match=re.escape("unknown scenario 'quik' (did you mean 'quick'?)")):
         load_scenario("quik")

@@ -415,7 +415,8 @@ def _number(text: str) -> int | float | str:
 def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
     """The first problem in one line."""
     problems = error.errors(include_url=False)
-    first = next((p for p in problems if p["type"] != "literal_error"), problems[0])  # the numeric branch of a union
+    # An unknown key may be the missing one, mistyped; "literal_error" is the other branch of a union with numbers.
+    first = min(problems, key=lambda p: (p["type"] != "extra_forbidden", p["type"] == "literal_error"))
     key = str(first["loc"][0])
     where = origin.get(key, origin.get("maps", key) if key == "methods" else key)  # no methods and no maps
     fields = sorted(Scenario.model_fields)
