@@ -274,7 +274,10 @@ def plot(
         str | None,
         option(None, "Estimators in the map of layers and heads, e.g. clusters,multipole; default: the best."),
     ] = None,
-    out: Annotated[Path | None, option(None, "Folder, instead of RUN/figures (one run).", "--out", "-o")] = None,
+    out: Annotated[
+        Path | None,
+        option(None, "Folder, instead of RUN/figures (one run). Files of equal names are replaced.", "--out", "-o"),
+    ] = None,
     format: Annotated[str, option(None, "png, svg or pdf, with commas.")] = "png,svg",
     size: Annotated[str | None, option(None, "Size of each figure in inches, e.g. 3.3x2.5 for one column.")] = None,
     figure_title: Annotated[str, option(None, "Title of each figure.", "--title")] = "",
