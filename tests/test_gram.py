@@ -496,6 +496,17 @@ def test_a_figure_names_what_lies_below_its_axis():
     assert [text.get_text() for text in ax.texts] == ["↓ below the axis: explicit"]
 
 
+def test_rounding_does_not_stretch_the_axis_of_a_figure():
+    """The default figure of `kernel polynomial`: "explicit" at 1e-16, and all other errors in a line."""
+    from favorbench.studies.kernel import figure as gram
+
+    found = study(PolynomialKernel(2, 1.0), ["explicit", "tensorsketch"], ["iid"], [4, 8], POINTS, 3)
+    assert isinstance(found, GramStudy) and 0 < found.cells[0].median < 1e-13
+    ax = Figure().subplots()
+    gram.chart(found, "kernel").panels[0].draw(ax)
+    assert ax.get_ylim()[0] > 1e-3 and [text.get_text() for text in ax.texts] == ["↓ below the axis: explicit"]
+
+
 OWN_MAPS = """
 from dataclasses import dataclass
 from favorbench.maps.random_features import Positive

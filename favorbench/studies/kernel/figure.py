@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from favorbench import style
 from favorbench.formats import counted
+from favorbench.results.summary import ROUNDING
 from favorbench.studies.kernel import GramStudy
 
 COLUMNS = ["series", "num_features", "shown", "measured", "low", "high", "closed_form"]
@@ -48,7 +49,8 @@ def _errors(study: GramStudy, ax: Axes) -> pd.DataFrame:
     ax.axhline(study.mean_error, color="black", linestyle="--", label="mean of K", zorder=1.5)
     best = pd.Series({cell.num_features: cell.best for cell in study.cells if cell.best > 0}, dtype=float).sort_index()
     style.line_with_band(ax, best.index, best, color="0.45", label="best of that rank", zorder=1.5)
-    style.log_limits(ax, [study.mean_error, *data["measured"], *data["closed_form"]], [*best])
+    firm = [value for name in ("measured", "closed_form") for value in data[name] if value > ROUNDING]
+    style.log_limits(ax, [study.mean_error, *firm], [*best])
     values = {str(label): cells["measured"].tolist() for label, cells in data.groupby("series", sort=False)}
     style.off_scale_note(ax, values, values)
     style.number_axis(ax, [*data["num_features"]])
