@@ -369,6 +369,14 @@ def test_a_figure_of_errors_that_are_0_has_no_panel(folder):
         assert (len(chart.panels), "nan" in chart.caption) == (panels, False)
 
 
+def test_a_figure_says_how_many_errors_are_0(folder):
+    """All heads of a layer are exact: its dots are not there, on log axes, though the caption counted them."""
+    kept = "L0H0-3"
+    studied(folder, "run", texts=2, draws=1, layers="all,each", maps=(), methods=("clusters",), exact_heads=kept)
+    captions = {chart.name: chart.caption for chart in charts(read("run"))}
+    assert ", 8 points, " in captions["heads"] and "(4 are not drawn where an error is 0," in captions["heads"]
+
+
 def test_each_sampler_has_its_own_line(folder):
     """One line went through the points of both samplers, in the colour and with the name of one."""
     studied(folder, "run", texts=2, draws=1, layers="all,each", samplers=("iid", "orthogonal"), methods=())

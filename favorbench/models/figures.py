@@ -154,11 +154,13 @@ def heads(results: ModelResults) -> list[style.Chart]:
         return []
     several = len(columns) > 1
     correlations = ", ".join(value + f" ({panel})" * several for _, value, panel in columns.values())
-    infinite = int(np.isinf(predicted.points[["head_error", "effect"]]).any(axis=1).sum())
+    errors, effects = predicted.points[[*columns]], predicted.points["effect"]
+    unseen = int((~(((errors > 0) & (errors < np.inf)).all(axis=1) & (effects < np.inf))).sum())
     text = (
         f"{_about(results)}: errors under exact inputs against the effect of replacing that layer alone, "
         f"{len(predicted.points)} points, one for each layer, text, estimator, size and draw"
-        f"{f' ({infinite} infinite ones are not drawn)' * bool(infinite)}. Spearman's correlation: {correlations}."
+        f"{f' ({unseen} are not drawn where an error is 0, or a value infinite)' * bool(unseen)}. "
+        f"Spearman's correlation: {correlations}."
     )
     panels = [
         style.Panel("", partial(_scatter, results, predicted.points, column, label), "effect")
