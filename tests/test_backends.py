@@ -135,6 +135,17 @@ def test_long_sums_fit_into_float16():
 
 
 @needs_torch
+@pytest.mark.parametrize(("length", "dim", "scale", "size"), [(130, 16, 2.0, 16), (2, 64, 4.0, 16)])
+def test_a_causal_chunk_in_parts_is_measured_on_all_of_its_rows(length, dim, scale, size):
+    """Float16 takes it in parts, float64 whole. The two were compared part by part: a sweep failed, or lost rows."""
+    changes = {"seq_len": str(length), "head_dim": str(dim), "scale": str(scale), "num_projections": str(size)}
+    rows = rows_of(**changes, backend="torch", dtype="float16,float64", maps="positive", causal=True, trials=12)
+    errors = rows.query("kind == 'map'").set_index("trial", append=True)["relative_error"]
+    low, high = (errors.xs(dtype, level="dtype").groupby("trial").sum() for dtype in ("float16", "float64"))
+    assert_allclose(low, high, atol=0.1)  # roundings of logits
+
+
+@needs_torch
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", ["taylor", "positive", "trig", "elu"])
 def test_sums_over_more_keys_than_float16_counts_keep_its_digits(spec, causal, rng):

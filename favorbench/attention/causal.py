@@ -9,7 +9,15 @@ from array_api_compat import device
 from favorbench.attention.problem import AttentionProblem, SampledMap, Shape, Tile, projection_of
 from favorbench.maps import Sample
 from favorbench.numerics.arrays import Array, Features, array_namespace, masked
-from favorbench.numerics.logsum import Accumulator, accumulate, accumulate_blocks, query_sums, quotient, with_ones
+from favorbench.numerics.logsum import (
+    Accumulator,
+    accumulate,
+    accumulate_blocks,
+    joined,
+    query_sums,
+    quotient,
+    with_ones,
+)
 
 CHUNK = 128  # positions treated together: a chunk costs CHUNK^2 kernel values, all chunks together O(L)
 
@@ -33,8 +41,8 @@ def causal_softmax(problem: AttentionProblem) -> Array:
 class _Chunk(NamedTuple):
     """Positions treated together.
 
-    Their queries and keys, scaled, the projections of both, [value, 1], the rows of the queries among all of them,
-    their positions, and those of the keys.
+    Their queries and keys, scaled, the projections of both, [value, 1], the positions of the queries, and those of the
+    keys.
     """
 
     x: Array
@@ -42,7 +50,6 @@ class _Chunk(NamedTuple):
     of_query: Array
     of_key: Array
     values: Array
-    rows: range
     positions: np.ndarray
     keys: range
 
@@ -53,7 +60,7 @@ class _Chunk(NamedTuple):
         for rows, keys in ((slice(cut), slice(half)), (slice(cut, None), slice(half, None))):
             x, of_query = (a[..., rows, :] for a in (self.x, self.of_query))
             y, of_key, values = (a[..., keys, :] for a in (self.y, self.of_key, self.values))
-            yield _Chunk(x, y, of_query, of_key, values, self.rows[rows], self.positions[rows], self.keys[keys])
+            yield _Chunk(x, y, of_query, of_key, values, self.positions[rows], self.keys[keys])
 
 
 def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[SampledMap], scale: float) -> Iterator[Tile]:
@@ -72,21 +79,18 @@ def causal_outputs(problem: AttentionProblem, omega: Array, maps: Sequence[Sampl
         rows = rows_between(positions, keys.start, keys.stop)
         x, y, values = query[..., rows, :] * scale, key[..., keys, :] * scale, right[..., keys, :]
         of_query, of_key = (projection_of(a, omega, (estimator.map for estimator in maps)) for a in (x, y))
-        chunk = _Chunk(
-            x, y, of_query, of_key, values, range(rows.start, rows.stop), positions[rows],
-            range(keys.start, keys.stop),
-        )  # fmt: skip
+        chunk = _Chunk(x, y, of_query, of_key, values, positions[rows], range(keys.start, keys.stop))
         for index, estimator in enumerate(maps):
-            summaries[index], outputs = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
-            for where, sums in outputs:
-                output, normaliser = quotient(sums)
-                yield Tile(index, where, array_namespace(value).astype(output, value.dtype, copy=False), normaliser)
+            summaries[index], sums = _chunk_sums(estimator, estimator.sample(omega), summaries[index], chunk)
+            if sums:  # one tile, in however many parts the chunk was summed: another precision takes others
+                output, normaliser = quotient(joined(sums))
+                yield Tile(index, rows, array_namespace(value).astype(output, value.dtype, copy=False), normaliser)
 
 
 def _chunk_sums(
     estimator: SampledMap, sample: Sample, past: Sequence[Accumulator], chunk: _Chunk
-) -> tuple[Sequence[Accumulator], list[tuple[slice, Accumulator]]]:
-    """The summary of all keys up to the chunk's end, and the sums of its queries for every R, rows by rows.
+) -> tuple[Sequence[Accumulator], list[Accumulator]]:
+    """The summary of all keys up to the chunk's end, and the sums of its queries for every R, of adjacent rows each.
 
     A later key of the chunk may be so much larger than all visible keys of a query that these underflow. Then
     the two halves of the chunk are taken one after the other, and their halves, as far as necessary.
@@ -94,7 +98,7 @@ def _chunk_sums(
     xp = array_namespace(chunk.values)
     blocks = estimator.key_blocks(chunk.y, chunk.of_key, sample.omega)
     present = accumulate_blocks(past, blocks, chunk.values)
-    if not chunk.rows:
+    if not len(chunk.positions):
         return present, []
     queries = estimator.query_blocks(chunk.x, chunk.of_query, sample.omega)
     factors = [
@@ -109,12 +113,12 @@ def _chunk_sums(
     weights, values = (xp.astype(a, xp.result_type(a.dtype, xp.float32), copy=False) for a in own)  # float16 overflows
     sums = sums._replace(total=before + weights @ values)
     if len(chunk.keys) == 1 or not _underflows(sums.total[..., -1:], kernel.dtype):
-        return present, [(slice(chunk.rows.start, chunk.rows.stop), sums)]
-    products, summary = [], past
+        return present, [sums]
+    parts, summary = [], past
     for half in chunk.halves():
         summary, more = _chunk_sums(estimator, sample, summary, half)
-        products += more
-    return summary, products
+        parts += more
+    return summary, parts
 
 
 def _underflows(normaliser: Array, dtype: Any) -> bool:
