@@ -108,6 +108,14 @@ def test_more_heads_than_tokens_are_said(rng):
     assert not any("other way" in note for note in get_input("in.npz", "L,heads,d").notes())
     with pytest.raises(ScenarioError, match="given, allowed: 'heads,L,d' or 'L,heads,d'"):
         fb.load_scenario(None, {"inputs": "in.npz", "layout": "L,d,heads"})
+
+
+def test_more_heads_than_tokens_are_not_said_of_heads_that_have_names(rng):
+    """A file of `capture` with 72 heads of 64 tokens was said to be the other way round, perhaps."""
+    saved("in.npz", some(rng, 12) | {"layer": np.arange(12) // 6, "head": np.arange(12) % 6})
+    assert not any("other way" in note for note in get_input("in.npz").notes())
+    saved("turned.npz", some(rng, 12) | {"layer": np.arange(8) // 4, "head": np.arange(8) % 4})
+    assert any("other way" in note for note in get_input("turned.npz").notes())
     asked = QUICK | {"inputs": "in.npz"}
     assert len(fb.sweep(asked, "one").trials["head"].unique()) == 12
     turned = fb.sweep(asked | {"layout": "L,heads,d"}, "two")

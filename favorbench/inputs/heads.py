@@ -132,7 +132,10 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     _check_fit(name, query, key, value)
     notes = [f"{a.name}: {a.stored.type} read as float64 (exact)" for a in roles if a.stored.type != "float64"]
     count = math.prod(query.leading)
-    if query.leading and query.leading[-1] > query.length:
+    about = _about(contents.about)
+    labels = _labels(query.leading, arrays, about)
+    named = labels[0].startswith("L")  # by `layer` and `head`, which have the shape of the heads
+    if query.leading and query.leading[-1] > query.length and not named:
         other = "L,heads,d" if layout == "heads,L,d" else "heads,L,d"
         notes.append(f"{count} heads of {query.length} tokens each: if it is the other way round, use `layout` {other}")
     notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name.lower()]
@@ -141,12 +144,11 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     notes += [f"{array!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v" for array in others]
     flags = [array for array in arrays if array != "causal" and array.lower() in ("causal", "is_causal")]
     notes += [f"{array!r} is not used: call it 'causal'" for array in flags]
-    about = _about(contents.about)
     causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:
         raise InputError(f"{name}: causal is {causal!r} in it; allowed: true or false")
-    labels, gradients = _labels(query.leading, arrays, about), _gradients(name, arrays, query, value)
-    if "layer" in arrays and not labels[0].startswith("L"):
+    gradients = _gradients(name, arrays, query, value)
+    if "layer" in arrays and not named:
         shape = " x ".join(map(str, query.leading)) or 1
         notes.append(
             f"`layer` and `head` are not used: labels take {shape} integers from 0 to 1000000 in each, no pair twice"
