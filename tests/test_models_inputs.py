@@ -160,6 +160,7 @@ def plain(): return of(lambda x: x)
 def stateful():
     Attention.get_extra_state = lambda self: {"calls": 1}
     return plain()
+def a_dict(): return of(lambda x: {"logits": x[0]})
 def without_states(): return of(lambda x: types.SimpleNamespace(logits=x[0], last_hidden_state=None))
 def spectral():
     model, inputs = plain()
@@ -208,6 +209,7 @@ def test_a_state_that_is_no_tensor_is_no_weight(module):
 @pytest.mark.parametrize(
     "name",
     [
+        "a_dict",  # "returns dict without logits or last_hidden_state"
         "without_states",  # "returns SimpleNamespace without logits or last_hidden_state"
         "spectral",  # "is quantised (factor is torch.complex64)"
         "sparse",  # an unexpected RuntimeError, of the digest of its weights

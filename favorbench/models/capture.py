@@ -16,7 +16,7 @@ from favorbench.formats import shown
 from favorbench.inputs.stored import open_contents
 from favorbench.models import torch
 from favorbench.models.captured import Captured, Spool, check_path
-from favorbench.models.gradients import GradientRecorder
+from favorbench.models.gradients import GradientRecorder, part_of
 from favorbench.models.interface import check_plain, intercept_attention, warn_of_hidden
 from favorbench.models.load import (
     Loaded,
@@ -257,8 +257,7 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
             like = next(filter(torch.is_floating_point, self.parameters()), number.float())
             item = _mapped(partial(_like, like), given[int(number)])
             output = _call_named(self.module, loaded.name, item)
-            logits = getattr(output, "logits", None)
-            states = getattr(output, "last_hidden_state", None)
+            logits, states = part_of(output, "logits"), part_of(output, "last_hidden_state")
             states = states if states is not None else output if logits is None else logits
             if not isinstance(states, torch.Tensor) or not isinstance(logits, torch.Tensor | None):
                 raise ModelError(f"{loaded.name} returns {type(output).__name__} without logits or last_hidden_state")

@@ -7,7 +7,7 @@ changes an embedding e by 1 - cosine = 1/2 E (g . delta)^2, g the gradient of r 
 
 import contextlib
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,13 +32,18 @@ ROWS = 256  # positions in a batch of sampled predictions
 KEPT_VALUES = 20
 
 
+def part_of(output: Any, name: str) -> Any:
+    """A part of a model's output, which may be a dict of them; None without it."""
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
 def objective(output: Any, draws: int, rng: np.random.Generator) -> tuple[str, Tensor, Iterator[Tensor]]:
     """The unit of the effect, the part of a model's output to differentiate, and a direction in it for each draw.
 
     The part is the next token if there are logits, else the mean of the last hidden state. The next draw may overwrite
     a direction. Raises ModelError for other outputs.
     """
-    logits, hidden = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
+    logits, hidden = part_of(output, "logits"), part_of(output, "last_hidden_state")
     if logits is not None and logits.ndim in (2, 3):
         if logits.shape[-1] < 2:
             raise ModelError(
