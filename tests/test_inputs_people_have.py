@@ -108,6 +108,12 @@ def test_more_heads_than_tokens_are_said(rng):
     assert not any("other way" in note for note in get_input("in.npz", "L,heads,d").notes())
     with pytest.raises(ScenarioError, match="given, allowed: 'heads,L,d' or 'L,heads,d'"):
         fb.load_scenario(None, {"inputs": "in.npz", "layout": "L,d,heads"})
+    asked = QUICK | {"inputs": "in.npz"}
+    assert len(fb.sweep(asked, "one").trials["head"].unique()) == 12
+    turned = fb.sweep(asked | {"layout": "L,heads,d"}, "two")
+    assert set(turned.trials["seq_len"]) == {12} and len(turned.trials["head"].unique()) == 8
+    with pytest.raises(StoreError, match=re.escape('layout "heads,L,d" there, "L,heads,d" here')):
+        fb.sweep(asked | {"layout": "L,heads,d"}, "one")
 
 
 def test_more_heads_than_tokens_are_not_said_of_heads_that_have_names(rng):
@@ -116,12 +122,6 @@ def test_more_heads_than_tokens_are_not_said_of_heads_that_have_names(rng):
     assert not any("other way" in note for note in get_input("in.npz").notes())
     saved("turned.npz", some(rng, 12) | {"layer": np.arange(8) // 4, "head": np.arange(8) % 4})
     assert any("other way" in note for note in get_input("turned.npz").notes())
-    asked = QUICK | {"inputs": "in.npz"}
-    assert len(fb.sweep(asked, "one").trials["head"].unique()) == 12
-    turned = fb.sweep(asked | {"layout": "L,heads,d"}, "two")
-    assert set(turned.trials["seq_len"]) == {12} and len(turned.trials["head"].unique()) == 8
-    with pytest.raises(StoreError, match=re.escape('layout "heads,L,d" there, "L,heads,d" here')):
-        fb.sweep(asked | {"layout": "L,heads,d"}, "one")
 
 
 def test_a_sweep_of_maps_names_methods_for_the_same_inputs(rng):
