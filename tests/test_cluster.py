@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -550,6 +551,17 @@ def test_a_local_cluster_listens_on_loopback_alone():
     with Cluster("local:2"):
         opened = listening(family()) - before
     assert len(opened) >= 3 and all(is_loopback(address) for address in opened)
+
+
+def test_processes_of_this_machine_import_nothing_from_a_folder_of_all_users(monkeypatch, tmp_path):
+    """Dask's folder has one name for all users of a machine: whoever makes it can leave a module there."""
+    (tmp_path / "dask-scratch-space").mkdir()
+    (tmp_path / "dask-scratch-space/threadpoolctl.py").write_text("raise ImportError('of somebody else')\n")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    sweep(small_scenario(trials=2), "run", cluster="local:1")
+    assert str(tmp_path / "dask-scratch-space") not in sys.path
+    assert not [*tmp_path.glob("favorbench-*")]
 
 
 def family():

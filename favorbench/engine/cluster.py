@@ -15,6 +15,7 @@ import platform
 import re
 import socket
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -217,13 +218,19 @@ class Cluster:
         return client
 
     def _start_processes(self) -> Any:
-        """A cluster of this machine, on loopback alone: whoever reaches the port of a scheduler runs code as we do."""
+        """A cluster of this machine, on loopback alone: whoever reaches the port of a scheduler runs code as we do.
+
+        Its folder is new: Dask puts its own, of one name for all users of a machine, into the sys.path of each process.
+        """
         try:
             with signals_held():
+                folder = tempfile.TemporaryDirectory(prefix="favorbench-", ignore_cleanup_errors=True)
+                private = {"local_directory": self._stack.enter_context(folder)}
                 started = _distributed().LocalCluster(
                     n_workers=self.processes, threads_per_worker=1, processes=True, host="127.0.0.1",
-                    dashboard_address=None, memory_limit=0, silence_logs=logging.CRITICAL,
-                    scheduler_kwargs={"idle_timeout": 1e9},  # of a user's configuration: it may close before they start
+                    dashboard_address=None, memory_limit=0, silence_logs=logging.CRITICAL, **private,
+                    # An idle_timeout of a user's configuration may close it before they start.
+                    scheduler_kwargs={"idle_timeout": 1e9, **private},
                 )  # fmt: skip
                 self._stack.callback(started.close, timeout=10)
         except (OSError, RuntimeError) as error:
