@@ -479,6 +479,10 @@ def test_weights_that_are_missing_or_quantised(folder, tmp_path):
     name = folder(quantization_config={"quant_method": "gptq", "bits": 4})
     with pytest.raises(ModelError, match="its weights are quantised"):
         load(name)
+    part = {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}  # transformers looks there, too
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "llava", "text_config": part}))
+    with pytest.raises(ModelError, match="its weights are quantised"):
+        load(name)
     folder()
     weights = load_file(file)
     weights.pop("encoder.layer.1.attention.self.key.weight")

@@ -326,7 +326,8 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     files = [gguf] if gguf else weight_files(home, chosen) if isinstance(home, Path) else []
     versions_before = list(map(file_version, files))
     digest = weights_digest(files) if isinstance(home, Path) else ""
-    if getattr(config, "quantization_config", None) is not None:
+    parts = (config, config.get_text_config(decoder=True))  # where transformers looks
+    if any(getattr(part, "quantization_config", None) is not None for part in parts):
         raise ModelError(f"{name}: its weights are quantised (quantization_config): pass the model unquantised")
     _check_attention(name, config)
     kind = _class_for(config, gguf is not None)
