@@ -733,6 +733,18 @@ def test_a_model_of_another_configuration_is_another_one(folder, name, old, new)
         study(one, "run")
 
 
+@pytest.mark.parametrize("first, then", [("aside.json", "added_tokens.json"), ("added_tokens.json", "aside.json")])
+def test_a_file_of_a_tokenizer_that_came_or_went_makes_another_study(folder, first, then):
+    """Its finished study was shown again, with the numbers of other tokens."""
+    shutil.copytree(folder / "bert", "copy")
+    Path("copy", first).write_text("{}")
+    one = dataclasses.replace(asked(folder, texts=1, maps=(), draws=1, heads=False), model="copy")
+    study(one, "run")
+    Path("copy", first).rename(Path("copy", then))
+    with pytest.raises(StoreError, match=r"run holds another study: added_tokens\.json has changed"):
+        study(one, "run")
+
+
 MEAN = """
 import numpy as np
 

@@ -46,7 +46,6 @@ FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "e
 #: Digests by name, or classes by estimator, which may be added but not changed, and the words for messages.
 GROWING = {
     "texts": "text ", "recommended": "recommendation ", "modules": "module ", "members": "what is called ",
-    "sources": "",
 }  # fmt: skip
 
 #: Files that a search may write before its first row.
@@ -118,6 +117,8 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
         there = read_manifest(path)
     earlier = there.get("asked", {})
     changed = differences(FIXED, earlier, requested) + differences(["favorbench"], there, {"favorbench": VERSION})
+    sources, files = earlier.get("sources", {}), requested["sources"]  # a file that came or went is another model's
+    changed += [f"{name} has changed" for name in sorted({*sources, *files}) if sources.get(name) != files.get(name)]
     grown = {key: {**earlier.get(key, {}), **requested[key]} for key in GROWING}
     for key, word in GROWING.items():
         changed += [
