@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -116,6 +117,18 @@ def test_the_measured_spread_and_its_interval_are_those_of_the_draws():
     values = np.array([fb.kernel_estimate(x, y, omega).item() for omega in samples]) / np.exp((x @ y.T).item())
     half = stats.norm.isf(0.025) * math.sqrt((stats.moment(values, 4) - np.var(values) ** 2) / 40)
     assert np.square(found) == pytest.approx(np.var(values) + np.array([0.0, -half, half]), rel=1e-4)
+
+
+def test_generators_of_draws_are_made_one_at_a_time():
+    """A million took more than a GiB."""
+    x, y = pair_at(0.5, 4, 0.3)
+    measured_deviation(get_map("positive"), get_sampler("iid"), x, y, 1, 2, 0)
+    tracemalloc.start()
+    try:
+        measured_deviation(get_map("positive"), get_sampler("iid"), x, y, 1, 300, 0)
+        assert tracemalloc.get_traced_memory()[1] < 300 * 500
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("draws, measured", [(1, False), (2, False), (29, False), (30, True)])

@@ -137,7 +137,8 @@ def measured_deviation(
     """
     rng = stream(seed, "theory", label(feature_map), label(sampler), num_projections)
     kernel, values = float(softmax_kernel(x, y)[0, 0]), []
-    for child in rng.spawn(draws):
+    for _ in range(draws):
+        (child,) = rng.spawn(1)  # a million at once take a GiB
         report()
         with failures_named(f"{label(feature_map)} under {label(sampler)}"):
             sample = sample_omega(sampler, num_projections, x.shape[-1], child, map=feature_map)
