@@ -163,6 +163,7 @@ def test_a_damaged_run_is_read_or_refused_in_one_line(whole, seeds):
     [
         ("model.json", "asked", {"model": "m", "texts": 5}, "its asked.texts: Input should be an object"),
         ("model.json", "measurements", 10**20, "its measurements: Input should be less than"),
+        ("model.json", "favorbench", None, "its favorbench: Input should be a valid string"),
         ("effects.json", "texts", {"a": {"clusters - x 0": [1.0]}}, "its texts.a.clusters - x 0"),
         ("effects.json", "texts", {"a": {"clusters": [1.0]}}, "its texts.a.clusters"),
     ],

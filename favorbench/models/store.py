@@ -84,6 +84,7 @@ class ModelManifest(TypedDict):
     """The fields of a manifest that are read."""
 
     format: int
+    favorbench: str
     asked: ModelRequest
     measurements: Count
     measurements_done: Count
