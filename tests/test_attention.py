@@ -338,6 +338,21 @@ def test_in_float16_a_large_key_makes_no_0_over_0_of_the_rows_before_it(spec):
     assert low.isfinite().all() and (low - high).abs().max() < 0.2
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_causal_chunk_in_parts_serves_several_sizes(seed):
+    """In single precision, where features of the smaller size underflow beside a later one in some parts only."""
+    rng = np.random.default_rng(seed)
+    query, key, value = (f * rng.normal(size=(20, 8)).astype(np.float32) for f in (6.0, 6.0, 1.0))
+    problem, omega = AttentionProblem(query, key, value, np.arange(20), True), rng.normal(size=(32, 8))
+
+    def estimates(*sizes):
+        sampled = SampledMap(fb.get_map("positive"), None, sizes)
+        (tile,) = linear.attention_estimates(problem, omega[: sizes[-1]].astype(np.float32), [sampled])
+        return tile.output
+
+    assert_allclose(estimates(1, 32), np.concatenate([estimates(1), estimates(32)]), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", ["positive", "trig", "elu", "hybrid", "taylor"])
 def test_in_float16_many_equal_features_do_not_overflow(spec, causal):

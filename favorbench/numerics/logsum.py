@@ -127,7 +127,7 @@ def prefix_sums(blocks: Sequence[Features], rights: Sequence[Array], sizes: Sequ
             else:
                 total = total + right[..., start:stop] @ weight[..., start:stop, :]
         totals.append(total)
-    return Accumulator(peak[None, ...], xp.stack(totals).mT)
+    return Accumulator(xp.broadcast_to(peak, (len(sizes), *peak.shape)), xp.stack(totals).mT)
 
 
 def _prefix_sum(blocks: Sequence[Features], rights: Sequence[Array], size: int) -> Accumulator:
