@@ -145,6 +145,29 @@ def test_a_causal_chunk_in_parts_is_measured_on_all_of_its_rows(length, dim, sca
     assert_allclose(low, high, atol=0.1)  # roundings of logits
 
 
+UNEVEN = """
+from dataclasses import dataclass
+from favorbench import Estimate, Method
+
+
+@dataclass(frozen=True)
+class Uneven(Method):
+    name, reference, description = "uneven", "unpublished", "other sizes in other precisions"
+
+    def estimates(self, problem, sizes, streams):
+        for size in {"float32": %s, "float64": %s}[str(problem.query.dtype)]:
+            yield Estimate(size, size, size * problem.value, None)
+"""
+
+
+@pytest.mark.parametrize("orders", [("sizes", "sizes[:1]"), ("sizes[:1]", "sizes"), ("sizes", "sizes[::-1]")])
+def test_estimates_of_other_sizes_in_float64_are_a_failure(module, orders):
+    """Rounding compares them one by one. Rows were left out, or compared with those of another size."""
+    module("uneven", UNEVEN % orders)
+    rows = rows_of(methods="uneven:Uneven", dtype="float32").query("estimator == 'uneven'")
+    assert rows["mse"].isna().all() and rows["failure"].str.contains("of other sizes or rows").all()
+
+
 @needs_torch
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", ["taylor", "positive", "trig", "elu"])

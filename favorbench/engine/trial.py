@@ -57,6 +57,11 @@ class EstimateRows(NamedTuple):
     normaliser: Array | None
     row_sums: Array | None = None
 
+    @property
+    def place(self) -> tuple[int, list[int], slice]:
+        """The member, its sizes and the rows."""
+        return self.member, [size for size, _ in self.features], self.rows
+
 
 def batches(plan: Plan, missing: Iterable[int], batch: int | None) -> Iterator[Batch]:
     """Group the missing draws of a plan by shape, ``batch`` at a time; one at a time for NumPy.
@@ -217,7 +222,7 @@ def _errors(
         return (_map_parts if batch.kind == "map" else _method_parts)(batch, methods, cast, streams)
 
     def sums(methods: Sequence[Any]) -> Errors:
-        doubles = itertools.repeat(None) if dtype == "float64" else estimates(methods, "float64")
+        doubles = None if dtype == "float64" else estimates(methods, "float64")
         answer = to_column_major(exact) if batch.kind == "map" else exact
         with one_core(), study.backend.precision(draws[0].dtype):  # also in what another estimator has imported
             return _summed(estimates(methods, dtype), doubles, answer, problem.gradients)
@@ -236,14 +241,17 @@ def _errors(
 
 
 def _summed(
-    estimates: Iterable[EstimateRows], doubles: Iterable[EstimateRows | None], exact: Array, gradients: Array | None
+    estimates: Iterable[EstimateRows], doubles: Iterable[EstimateRows] | None, exact: Array, gradients: Array | None
 ) -> Errors:
     """Sum the errors of estimates over rows. Rounding is the distance from the same estimates in float64.
 
-    exact: laid out as the estimates are.
+    exact: laid out as the estimates are. Raises EstimatorError where those in float64 are of other sizes or rows.
     """
     totals: dict[tuple[int, tuple[tuple[int, int], ...]], ErrorSums] = {}
-    for part, double in zip(estimates, doubles, strict=False):
+    pairs = ((part, None) for part in estimates) if doubles is None else itertools.zip_longest(estimates, doubles)
+    for part, double in pairs:
+        if part is None or (doubles is not None and (double is None or double.place != part.place)):
+            raise EstimatorError("its estimates in float64, which `rounding` takes, are of other sizes or rows")
         in_double = None if double is None else double.output
         sums = error_sums(
             part.output, exact[..., part.rows, :], part.normaliser, in_double, part.row_sums,
