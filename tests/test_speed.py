@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from favorbench.cli import app
 from favorbench.errors import ScenarioError
 from favorbench.formats import plain
+from favorbench.maps import get_map
+from favorbench.methods.features import LinearAttention
 from favorbench.numerics.backend import Backend
 from favorbench.studies.speed import calls
 from favorbench.studies.speed import study as speed
@@ -116,6 +118,14 @@ def test_the_memory_of_a_users_function_of_torch_is_not_stated():
 
 def softmax_of_torch(query, key, value, size, rng):
     return importlib.import_module("torch").softmax(query @ key.mT, -1) @ value
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_maps_with_integer_exponents_are_timed_in_bfloat16():
+    """Of 8,192 uniform numbers some round to 1, where the law of the exponents ends: it failed."""
+    backend = Backend("torch")
+    call = call_of(LinearAttention(get_map("geometric(p=0.5)")), 256, 32, backend, "bfloat16")
+    assert call(*calls.on_backend(np.ones((3, 8, 32)), backend, "bfloat16")).isfinite().all()
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")

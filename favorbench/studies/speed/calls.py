@@ -81,7 +81,8 @@ def call_of(method: Method, size: int, head_dim: int, backend: Backend, dtype: s
         return lambda q, k, v: method_attention(q, k, v, method, size, causal=causal)
     name, feature_map = label(method.wrapped), method.wrapped
     drawn = sample_omega(method.law, size, head_dim, stream(0, "speed"), map=feature_map)
-    sample = Sample(*(None if part is None else on_backend([np.asarray(part)], backend, dtype)[0] for part in drawn))
+    pairs = zip(drawn, (dtype, "float64"), strict=True)  # as in a sweep: what else a map draws must not be rounded
+    sample = Sample(*(None if part is None else on_backend([np.asarray(part)], backend, of)[0] for part, of in pairs))
 
     def attend(query: Array, key: Array, value: Array) -> object:
         with failures_named(name):
