@@ -17,6 +17,7 @@ def run(*arguments):
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["favorbench", *arguments])
+        patch.setenv("PYTHONSAFEPATH", "1")  # as the command does; the processes of other tests find their modules
         with pytest.raises(SystemExit) as caught:
             cli.main()
     code = caught.value.code

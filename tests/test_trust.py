@@ -269,13 +269,24 @@ def test_a_scenario_file_names_no_scheduler(tmp_path, monkeypatch):
     assert fb.sweep("theirs.toml", "run", cluster="none").manifest["complete"]
 
 
-@pytest.mark.parametrize("command", ["table run", "sweep quick --maps trig -R 4 -L 8 -d 4 --trials 2 --workers 2 -q"])
+@pytest.mark.parametrize(
+    "command", ["table run", *[f"sweep quick --maps trig -R 4 -L 8 -d 4 --trials 2 --workers {n} -q" for n in (1, 2)]]
+)
 def test_no_module_of_the_working_directory_is_imported_unasked(command, tmp_path):
-    """Libraries try to import others that are not installed, and workers import libraries anew."""
+    """Libraries try to import others that are not installed, and processes that are started import libraries anew.
+
+    The command is a script, as it is when installed: Python's flag -P would keep all processes from that directory.
+    """
     run("sweep quick --maps positive -R 4 -L 8 -d 4 --trials 2 --out run -q")
-    for name in ("bottleneck", "numexpr", "org", "scipy", "filelock", "pyarrow", "numpy"):
+    Path("bin").mkdir()
+    Path("bin/command.py").write_text(
+        "from favorbench.__main__ import main\n\nif __name__ == '__main__':\n    main()\n"
+    )
+    for name in (
+        "bottleneck", "numexpr", "org", "scipy", "filelock", "pyarrow", "numpy", "multiprocessing", "subprocess",
+    ):  # fmt: skip
         Path(f"{name}.py").write_text("open('PWNED', 'w').close()\n")
-    done = python("-P", "-m", "favorbench", *command.split())
+    done = python("bin/command.py", *command.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert not Path("PWNED").exists()
 

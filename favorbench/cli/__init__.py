@@ -47,6 +47,7 @@ def main() -> NoReturn:
     # end a command. All studies use one core: where memory is short, OpenBLAS would try forever to start threads.
     os.environ.pop("MPLBACKEND", None)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ["PYTHONSAFEPATH"] = "1"  # processes that are started import nothing from the working directory unasked
     if not debug:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where no home directory can be written
         warnings.showwarning = _show_warning
