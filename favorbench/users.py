@@ -75,7 +75,7 @@ def modules_here() -> list[ModuleType]:
         if (file := str(getattr(module, "__file__", None))).startswith(folder)
         and not file.startswith(libraries)
         and not _installed(Path(file))
-        and module.__name__.partition(".")[0] not in ("__main__", "favorbench")
+        and module.__name__.partition(".")[0] not in ("__main__", "__mp_main__", "favorbench")
     ]
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from command_line import python, refused, run
@@ -289,6 +290,15 @@ def test_no_module_of_the_working_directory_is_imported_unasked(command, tmp_pat
     done = python("bin/command.py", *command.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert not Path("PWNED").exists()
+
+
+def test_the_command_itself_is_no_module_of_the_working_directory(monkeypatch):
+    """In workers it has another name: in .venv/bin here, all that libraries try to import came from here."""
+    for name in ("__main__", "__mp_main__"):
+        command = ModuleType(name)
+        command.__file__ = str(Path(".venv/bin/favorbench").absolute())
+        monkeypatch.setitem(sys.modules, name, command)
+    assert users.modules_here() == []
 
 
 def test_a_long_name_in_a_file_takes_no_time():
