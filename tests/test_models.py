@@ -362,6 +362,19 @@ def test_a_model_of_the_hub_that_is_here_needs_no_network(snapshot):
         load("nobody/tiny")
 
 
+def test_why_the_hub_does_not_give_a_model_is_said(monkeypatch):
+    """A gated model, such as Llama, was said not to exist, as were all models of a hub that does not answer."""
+
+    def refuse(*_, **__):
+        raise OSError(
+            "You are trying to access a gated repo.\nMake sure to have access to it at https://hub/some/model."
+        )
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", refuse)
+    with pytest.raises(ModelError, match=r"not available from the hub \(OSError: You are trying to access a gated"):
+        load("some/model")
+
+
 def test_the_pooling_of_a_model_of_the_hub_is_asked_for(snapshot, monkeypatch):
     """transformers downloads only what it needs, which is not how sentence-transformers embeds texts."""
     (snapshot / "tokenizer.json").unlink()  # not complete, so that the hub is asked

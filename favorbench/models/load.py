@@ -92,7 +92,8 @@ def loading_in_one_line(name: str) -> Iterator[None]:
             ) from None
         if isinstance(error, OSError) and not Path(name).exists():
             raise ModelError(
-                f"no model {shown(name)}: no folder here, and not available from the hub; {ALLOWED}"
+                f"no model {shown(name)}: no folder here, and not available from the hub ({reason_of(error)}); "
+                f"{ALLOWED}"
             ) from None
         raise ModelError(f"{name} cannot be loaded: {reason_of(error)}") from error
     finally:
