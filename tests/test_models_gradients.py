@@ -231,11 +231,18 @@ def test_bad_input_is_one_line(monkeypatch):
             fb.capture(small_model("bert"), tokens(), **{name: wrong})
 
     class Module(torch.nn.Module):
-        def forward(self, x):
-            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        def forward(self, x, output=lambda x: x):
+            return output(torch.nn.functional.scaled_dot_product_attention(x, x, x))
 
-    with pytest.raises(ModelError, match="the model returns Tensor without logits or last_hidden_state"):
-        fb.capture(Module(), torch.ones(1, 2, 8, 4), gradients=2)
+    # Logits of images were "without logits"; a list, and arrays of NumPy, ended in an AttributeError and a TypeError.
+    for output in (
+        lambda x: x,
+        lambda x: {"logits": x},
+        lambda x: {"logits": [x]},
+        lambda x: {"logits": x.detach().numpy()},
+    ):
+        with pytest.raises(ModelError, match=r"the model returns (Tensor|dict); allowed: logits \(batch, classes\) or"):
+            fb.capture(Module(), (torch.ones(1, 2, 8, 4), output), gradients=2)
     with (
         monkeypatch.context() as patch,
         pytest.raises(ScenarioError, match="are written, and 100 bytes are free"),

@@ -161,6 +161,8 @@ def stateful():
     Attention.get_extra_state = lambda self: {"calls": 1}
     return plain()
 def a_dict(): return of(lambda x: {"logits": x[0]})
+def both(): return of(lambda x: (x[0], None))
+def arrays(): return of(lambda x: {"logits": x[0].detach().numpy()})
 def without_states(): return of(lambda x: types.SimpleNamespace(logits=x[0], last_hidden_state=None))
 def spectral():
     model, inputs = plain()
@@ -277,6 +279,14 @@ def test_a_module_that_cannot_be_copied_is_not_compared_with_bfloat16(module):
     code, printed, err = run("model mine:locked --maps none --methods clusters -R 4 --draws 1 --no-heads --out out")
     assert code == 0 and "not compared with it: TypeError: cannot pickle '_thread.lock' object" in " ".join(err.split())
     assert "uniform" in printed and "model in bfloat16" not in printed
+
+
+@pytest.mark.parametrize("name, kind", [("both", "tuple"), ("arrays", "dict")])
+def test_outputs_that_are_not_measured_are_refused_with_those_that_are(module, name, kind):
+    """A dict with arrays of NumPy was one "without logits"; of (logits, loss) it was not said what is allowed."""
+    module("mine", OUTPUTS)
+    said = refused(f"model mine:{name} --maps none --methods clusters -R 4 --out out")
+    assert f"mine:{name} returns {kind}; allowed: a tensor, or logits or last_hidden_state that are tensors" in said
 
 
 @pytest.mark.parametrize("name", ["score", "curve"])

@@ -260,7 +260,10 @@ def over_inputs(loaded: Loaded) -> tuple[Any, list[Text]]:
             logits, states = part_of(output, "logits"), part_of(output, "last_hidden_state")
             states = states if states is not None else output if logits is None else logits
             if not isinstance(states, torch.Tensor) or not isinstance(logits, torch.Tensor | None):
-                raise ModelError(f"{loaded.name} returns {type(output).__name__} without logits or last_hidden_state")
+                raise ModelError(
+                    f"{loaded.name} returns {type(output).__name__}; allowed: a tensor, or logits or last_hidden_state "
+                    "that are tensors, by attribute or in a dict"
+                )
             if logits is not None and logits.ndim > 3:
                 raise ModelError(
                     f"{loaded.name} returns logits of {logits.ndim} axes; allowed: (batch, classes) or (batch, "

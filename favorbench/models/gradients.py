@@ -44,7 +44,7 @@ def objective(output: Any, draws: int, rng: np.random.Generator) -> tuple[str, T
     a direction. Raises ModelError for other outputs.
     """
     logits, hidden = part_of(output, "logits"), part_of(output, "last_hidden_state")
-    if logits is not None and logits.ndim in (2, 3):
+    if isinstance(logits, torch.Tensor) and logits.ndim in (2, 3):
         if logits.shape[-1] < 2:
             raise ModelError(
                 "`gradients`: the model returns one logit for each position, whose softmax never changes: return two "
@@ -54,14 +54,15 @@ def objective(output: Any, draws: int, rng: np.random.Generator) -> tuple[str, T
         unit = "nats per token" if logits.ndim == 3 else "nats"
         rows = logits.flatten(0, -2)
         return unit, rows, _sampled(rows.detach(), draws, positions**-0.5, rng)
-    if hidden is not None and hidden.ndim == 3:
+    if isinstance(hidden, torch.Tensor) and hidden.ndim == 3:
         embedding = torch.nn.functional.normalize(hidden.double().mean(1), dim=-1)  # orthogonal to its derivatives
         shape, device = tuple(embedding.shape), embedding.device
         normals = (torch.as_tensor(rng.standard_normal(shape), device=device) for _ in range(draws))
         return "1 - cosine", embedding, normals
     raise ModelError(
-        f"`gradients`: the model returns {type(output).__name__} without logits or last_hidden_state, which is neither "
-        "a language model's prediction nor an embedding: leave `gradients` out"
+        f"`gradients`: the model returns {type(output).__name__}; allowed: logits (batch, classes) or (batch, "
+        "positions, classes), or last_hidden_state (batch, positions, width), by attribute or in a dict; or "
+        "leave `gradients` out"
     )
 
 
