@@ -13,18 +13,14 @@ a default go by position, in the order of the fields, and are printed so; those 
 
 import ast
 import dataclasses
-import hashlib
-import importlib
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from favorbench.errors import ScenarioError
 from favorbench.formats import shown
 from favorbench.parameters import nearest
-from favorbench.users import check_methods, import_object, sources_of
+from favorbench.users import check_methods, import_object, module_digest
 
 MAX_LENGTH, MAX_TRANSFORMS = (
     1000,
@@ -271,32 +267,6 @@ def source_digest(spec: str, member: Any) -> str | None:
     """SHA-256 of the source of a user's module, so that a run notices a change; None for our own members."""
     _, _, parts = _opened(member, spec)
     return None if len(parts) == 1 else module_digest(parts[0])
-
-
-def module_digest(name: str) -> str | None:
-    """SHA-256 of the source of a module and of what it imports next to it; None without a file.
-
-    Raises ScenarioError where one changed after its import. The digests that were seen first are kept with the
-    specifications of the module and of what it imports. importlib.reload makes that of the module it is given anew.
-    """
-    module = importlib.import_module(name)
-    path = getattr(module, "__file__", None)
-    if name == "__main__" and not (path and Path(path).is_file()):  # a notebook, whose cells may change unnoticed
-        raise ScenarioError("__main__ has no file: write the estimator into one, such as mine.py, and name mine:NAME")
-    if not path:
-        return None
-    digests = {file: hashlib.sha256(source).hexdigest() for file, source in sources_of(name, Path(path)).items()}
-    imported = {str(getattr(other, "__file__", None)): other for other in [*sys.modules.values()]}
-    for file, digest in digests.items():
-        for spec in (getattr(imported.get(str(file)), "__spec__", None), module.__spec__):
-            if spec and vars(spec).setdefault("favorbench_digests", {}).setdefault(file, digest) != digest:
-                first = "" if file == Path(path) else "that module, then "
-                raise ScenarioError(
-                    f"{file} has changed since Python imported it: importlib.reload {first}the module {name}, or start "
-                    "Python again"
-                )
-    own, *others = digests.values()
-    return hashlib.sha256("".join([own, *others]).encode()).hexdigest() if others else own
 
 
 def is_ours(member: Any) -> bool:

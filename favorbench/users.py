@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import hashlib
 import importlib
 import inspect
 import math
@@ -20,13 +21,21 @@ from favorbench.formats import reason_of, shown
 
 
 def import_object(kind: str, path: str) -> Any:
-    """The object at "module:attribute", with the working directory importable meanwhile. Raises ScenarioError."""
+    """The object at "module:attribute", with the working directory importable meanwhile. Raises ScenarioError.
+
+    The digest of a module is taken the first time: it may be edited before a run needs it.
+    """
     module_name, _, attribute = path.partition(":")
     try:
         with importable_from(os.getcwd()):
-            return getattr(importlib.import_module(module_name), attribute)
+            module = importlib.import_module(module_name)
+            found = getattr(module, attribute)
     except (Exception, SystemExit) as error:  # a user's module may fail in any way; the error names it
         raise ScenarioError(f"{kind} {shown(path)} cannot be imported: {reason_of(error)}") from error
+    if (spec := getattr(module, "__spec__", None)) and "favorbench_digests" not in vars(spec):
+        with contextlib.suppress(OSError):  # of a zip archive
+            module_digest(module_name)
+    return found
 
 
 #: Names of modules, with commas, that files may import even if they are not in the working directory.
@@ -106,6 +115,32 @@ def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, bytes]:
                         sources[found] = found.read_bytes()
                         waiting.append(found)
     return sources
+
+
+def module_digest(name: str) -> str | None:
+    """SHA-256 of the source of a module and of what it imports next to it; None without a file.
+
+    Raises ScenarioError where one changed after its import. The digests that were seen first are kept with the
+    specifications of the module and of what it imports. importlib.reload makes that of the module it is given anew.
+    """
+    module = importlib.import_module(name)
+    path = getattr(module, "__file__", None)
+    if name == "__main__" and not (path and Path(path).is_file()):  # a notebook, whose cells may change unnoticed
+        raise ScenarioError("__main__ has no file: write the estimator into one, such as mine.py, and name mine:NAME")
+    if not path:
+        return None
+    digests = {file: hashlib.sha256(source).hexdigest() for file, source in sources_of(name, Path(path)).items()}
+    imported = {str(getattr(other, "__file__", None)): other for other in [*sys.modules.values()]}
+    for file, digest in digests.items():
+        for spec in (getattr(imported.get(str(file)), "__spec__", None), module.__spec__):
+            if spec and vars(spec).setdefault("favorbench_digests", {}).setdefault(file, digest) != digest:
+                first = "" if file == Path(path) else "that module, then "
+                raise ScenarioError(
+                    f"{file} has changed since Python imported it: importlib.reload {first}the module {name}, or start "
+                    "Python again"
+                )
+    own, *others = digests.values()
+    return hashlib.sha256("".join([own, *others]).encode()).hexdigest() if others else own
 
 
 def imported_in_functions(name: str, file: Path) -> set[str]:

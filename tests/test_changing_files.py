@@ -22,8 +22,7 @@ from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import File, get_input
 from favorbench.inputs.stored import open_contents
 from favorbench.methods.function import user_sources
-from favorbench.registry import module_digest
-from favorbench.users import sources_of
+from favorbench.users import module_digest, sources_of
 from tests.command_line import python
 from tests.conftest import LaterProcess, random_heads, same_rows, stop_after
 
@@ -129,6 +128,17 @@ def test_a_module_that_is_edited_is_not_swept_before_it_is_reloaded(monkeypatch)
         sys.modules.pop("edited_here", None)
     rows = old["estimator"] == "f"
     assert (new["mse"] != old["mse"])[rows].all() and (new["mse"] == old["mse"])[~rows].all()
+
+
+def test_a_module_that_is_edited_between_its_import_and_its_first_run_is_refused(module):
+    """As while a model loads, or after a first try: the rows of the old code were stored as those of the new one."""
+    code = "def f(query, key, value, size, rng): return 0 * query + {} * value.mean(0)\n"
+    module("tried", code.format(1))
+    arrays = random_heads(np.random.default_rng(0), 1, 16, 4)
+    fb.method_attention(*(arrays[name][0] for name in "qkv"), "tried:f", 4)
+    Path("tried.py").write_text(code.format(10))
+    with pytest.raises(ScenarioError, match=r"tried\.py has changed since Python imported it: importlib"):
+        fb.sweep(KEYS | {"maps": "none", "methods": "tried:f", "inputs": "gaussian"}, "new", seq_len=16, head_dim=4)
 
 
 @pytest.mark.parametrize("edited", ["plain.py", "parts/__init__.py", "parts/inner.py", "named.py"])

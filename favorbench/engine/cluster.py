@@ -39,8 +39,7 @@ from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
-from favorbench.registry import module_digest
-from favorbench.users import BEFORE_COLON, imported_in_functions, modules_here
+from favorbench.users import BEFORE_COLON, imported_in_functions, module_digest, modules_here
 
 Value = TypeVar("Value")
 

@@ -19,8 +19,7 @@ from favorbench.numerics.arrays import Array, array_namespace, on_host, to_backe
 from favorbench.numerics.backend import to_torch
 from favorbench.numerics.machine import imported_torch
 from favorbench.numerics.streams import Streams
-from favorbench.registry import module_digest
-from favorbench.users import failures_named, import_object, stated_cost
+from favorbench.users import failures_named, import_object, module_digest, stated_cost
 
 
 class ArrayFunction:

@@ -23,9 +23,9 @@ from favorbench.formats import reason_of, shown
 from favorbench.models import torch, transformers
 from favorbench.models.interface import check_plain
 from favorbench.numerics.machine import check_memory
-from favorbench.registry import module_digest as source_digest
 from favorbench.registry import nearest
 from favorbench.users import failures_named, import_object
+from favorbench.users import module_digest as source_digest
 
 
 class Packaged(NamedTuple):

@@ -42,13 +42,14 @@ from favorbench.models.study import MeasuredModel, NotInBfloat16, computed_by
 from favorbench.numerics.streams import stream
 from favorbench.parameters import is_number
 from favorbench.progress import Progress
-from favorbench.registry import module_digest, nearest
+from favorbench.registry import nearest
 from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import EstimatorSetting, model_settings
 from favorbench.studies.recommend.decision import EFFECTS, CostUnit, WholeModel, better_of, signed
 from favorbench.studies.recommend.evidence import Rule, quantile
 from favorbench.studies.recommend.per_head import MOST_TEXTS, PerHead, settings_per_head
 from favorbench.studies.recommend.search import Candidate, CandidateSearch, Interrupted
+from favorbench.users import module_digest
 
 REFERENCE_TEXTS = 10  # on which the model in bfloat16 is measured
 REFERENCE_BYTES = 1 << 30  # of outputs of the unchanged model that are kept
