@@ -745,6 +745,18 @@ def test_a_file_of_a_tokenizer_that_came_or_went_makes_another_study(folder, fir
         study(one, "run")
 
 
+def test_a_text_that_was_measured_under_another_name_does_not_count_again(folder):
+    """After a file was renamed, and for files that begin alike, its rows counted as those of two texts."""
+    one = asked(folder, texts=1, maps=(), draws=1, heads=False)
+    study(one, "run")
+    Path("renamed.txt").write_bytes(Path(one.texts[0]).read_bytes())
+    Path("longer.txt").write_bytes(Path(one.texts[0]).read_bytes() + b" and more")
+    for name in ("renamed", "longer"):
+        with pytest.raises(StoreError, match=f"another study: text {name} has the tokens of text0, measured there"):
+            study(dataclasses.replace(one, texts=(f"{name}.txt",)), "run")
+    assert len(read("run").rows["text"].unique()) == 1
+
+
 MEAN = """
 import numpy as np
 

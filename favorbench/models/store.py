@@ -45,7 +45,8 @@ FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "e
 
 #: Digests by name, or classes by estimator, which may be added but not changed, and the words for messages.
 GROWING = {
-    "texts": "text ", "recommended": "recommendation ", "modules": "module ", "members": "what is called ",
+    "texts": "text ", "read": "what the model reads of ", "recommended": "recommendation ", "modules": "module ",
+    "members": "what is called ",
 }  # fmt: skip
 
 #: Files that a search may write before its first row.
@@ -125,6 +126,9 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
         changed += [
             f"{word}{name} has changed" for name, old in earlier.get(key, {}).items() if grown[key][name] != old
         ]
+    names = {} if SEARCH in requested else {tokens: name for name, tokens in earlier.get("read", {}).items()}
+    twins = [(name, names.get(tokens, name)) for name, tokens in requested["read"].items()]  # would count as two
+    changed += [f"text {name} has the tokens of {twin}, measured there" for name, twin in twins if name != twin]
     if there.get("complete") and SEARCH not in requested and not any((path / "trials").glob("*")):
         raise StoreError(f"{path} has a summary, but not its measurements ({path}/trials); use another `out`")
     if not kept:

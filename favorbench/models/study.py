@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -280,6 +281,7 @@ class MeasuredModel:
         named = dataclasses.asdict(self.scenario) | {
             "model": Path(self.scenario.model).as_posix(), "length": self.length,  # "./llama/" is "llama"
             "texts": {text.name: text.sha256 for text in self.texts.values()},
+            "read": {text.name: sha256(text.tokens.cpu().numpy()).hexdigest() for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
             "sources": self.loaded.sources,
             "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
