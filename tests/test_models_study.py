@@ -733,6 +733,16 @@ def test_a_model_of_another_configuration_is_another_one(folder, name, old, new)
         study(one, "run")
 
 
+def test_a_model_that_has_moved_is_the_same_one(folder):
+    """As on another machine: its study could not be resumed, though each of its files has its digest there."""
+    one = asked(folder, texts=1, maps=(), methods=(), draws=1, heads=False)
+    study(one, "run")
+    before = parts("run")
+    shutil.copytree(folder / "bert", "moved/here")
+    study(dataclasses.replace(one, model="moved/here"), "run")
+    assert parts("run") == before and read("run").manifest["asked"]["model"] == "moved/here"
+
+
 @pytest.mark.parametrize("first, then", [("aside.json", "added_tokens.json"), ("added_tokens.json", "aside.json")])
 def test_a_file_of_a_tokenizer_that_came_or_went_makes_another_study(folder, first, then):
     """Its finished study was shown again, with the numbers of other tokens."""

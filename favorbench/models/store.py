@@ -23,6 +23,7 @@ from favorbench.engine.provenance import VERSION
 from favorbench.engine.rows import Count, RowStore, differences, part_paths, read_rows
 from favorbench.errors import StoreError
 from favorbench.files import read_json, write_text
+from favorbench.models.load import is_function
 
 FORMAT = 1
 
@@ -41,7 +42,7 @@ ORDER = "order"
 CHOSEN_ON = "chosen_on"
 
 #: Parts of a request that may not change within a directory: every measurement depends on them.
-FIXED = ("model", "weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads", "left_layers", CHOSEN_ON)
+FIXED = ("weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads", "left_layers", CHOSEN_ON)
 
 #: Digests by name, or classes by estimator, which may be added but not changed, and the words for messages.
 GROWING = {
@@ -118,7 +119,9 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.nullcontext() if kept else contextlib.suppress(StoreError):
         there = read_manifest(path)
     earlier = there.get("asked", {})
-    changed = differences(FIXED, earlier, requested) + differences(["favorbench"], there, {"favorbench": VERSION})
+    named = ["model"] if is_function(requested["model"]) else []  # files are known by their contents, wherever they are
+    changed = differences([*named, *FIXED], earlier, requested)
+    changed += differences(["favorbench"], there, {"favorbench": VERSION})
     sources, files = earlier.get("sources", {}), requested["sources"]  # a file that came or went is another model's
     changed += [f"{name} has changed" for name in sorted({*sources, *files}) if sources.get(name) != files.get(name)]
     grown = {key: {**earlier.get(key, {}), **requested[key]} for key in GROWING}
