@@ -46,7 +46,7 @@ class SavedStudy(NamedTuple):
         from favorbench.results.page import study_page, write_study
 
         scenario = dict(self.manifest.get("asked", self.manifest.get("scenario", {})))
-        scenario |= {name: len(scenario[name]) for name in ("texts", "read") if name in scenario}
+        scenario |= {"texts": len(scenario["texts"]), "read": None} if "texts" in scenario else {}
         day = str(self.manifest.get("end", ""))[:10]
         version = f"version {self.manifest['favorbench']}"
         lead = [", ".join(filter(None, [f"favorbench {self.command}", version, day]))]
