@@ -733,6 +733,18 @@ def test_a_model_of_another_configuration_is_another_one(folder, name, old, new)
         study(one, "run")
 
 
+def test_calibrated_maps_may_join_a_study_and_others_follow(folder):
+    """Its other rows do not depend on the text: a command with it, or then without, was refused."""
+    one = asked(folder, texts=1, maps=(), sizes=(4,), draws=1, heads=False)
+    fitted = {"maps": ("calibrated:centre:aderf-sderf",), "calibrate": f"{folder}/text4.txt"}
+    study(one, "run")
+    study(dataclasses.replace(one, **fitted), "run")
+    study(dataclasses.replace(one, methods=("sampled-keys",)), "run")
+    assert {"calibrated:centre:aderf-sderf", "clusters", "sampled-keys"} <= {*read("run").rows["estimator"]}
+    with pytest.raises(StoreError, match="run holds another study: the text of `calibrate` has changed"):
+        study(dataclasses.replace(one, **fitted | {"calibrate": f"{folder}/text3.txt"}), "run")
+
+
 def test_a_model_that_has_moved_is_the_same_one(folder):
     """As on another machine: its study could not be resumed, though each of its files has its digest there."""
     one = asked(folder, texts=1, maps=(), methods=(), draws=1, heads=False)

@@ -42,7 +42,7 @@ ORDER = "order"
 CHOSEN_ON = "chosen_on"
 
 #: Parts of a request that may not change within a directory: every measurement depends on them.
-FIXED = ("weights", "length", "calibrate", "redraw", "seed", SEARCH, "exact_heads", "left_layers", CHOSEN_ON)
+FIXED = ("weights", "length", "redraw", "seed", SEARCH, "exact_heads", "left_layers", CHOSEN_ON)
 
 #: Digests by name, or classes by estimator, which may be added but not changed, and the words for messages.
 GROWING = {
@@ -124,6 +124,8 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     changed += differences(["favorbench"], there, {"favorbench": VERSION})
     sources, files = earlier.get("sources", {}), requested["sources"]  # a file that came or went is another model's
     changed += [f"{name} has changed" for name in sorted({*sources, *files}) if sources.get(name) != files.get(name)]
+    calibrate = earlier.get("calibrate") or requested["calibrate"]  # on which maps without parameters do not depend
+    changed += ["the text of `calibrate` has changed"] * (requested["calibrate"] not in (None, calibrate))
     grown = {key: {**earlier.get(key, {}), **requested[key]} for key in GROWING}
     for key, word in GROWING.items():
         changed += [
@@ -140,7 +142,7 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
         return {**requested}
     if changed:
         raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
-    return {**requested, **grown}
+    return {**requested, **grown, "calibrate": calibrate}
 
 
 def write_manifest(
