@@ -76,6 +76,7 @@ class ModelRequest(TypedDict, total=False):
     model: str
     weights: str
     texts: dict[str, Any]
+    read: dict[str, str]
     recommended: dict[str, Any]
     modules: dict[str, Any]
     members: dict[str, Any]
