@@ -27,7 +27,7 @@ NAMES = [str(page.relative_to(REPOSITORY)) for page in pages.PAGES]
 ELSEWHERE = re.compile(
     r"""[*+=x~-]|<1e-28|\(bound\)|rng|CI|generate|coupling|check|attention_error(\.check)?|module:\w+|values\ \*.*
     |attention_mask|(mine|my_module|my_maps):\w*|concurrent\.futures\.Executor|pandas\.\w+\(.*\)
-    |((THOROUGH|CAMPAIGN|KILLS|HOLD)=\d+\ )?(pip|pytest|ruff|pyright)\b.*
+    |((THOROUGH|CAMPAIGN|CASES|KILLS|HOLD)=\d+\ )?(pip|pytest|ruff|pyright)\b.*
     |pd\.read_parquet\(.*\)|_damaged-\.\.\.|part-\d+-DIGEST\.parquet
     |[\w.-]+\.(npz|safetensors|gguf|npy|csv|html|png)|/iid|dask|\.\w+|(calibrated|centre|antithetic):(MAP|X)?|(window|sinks|top)\(\w+\):X""",
     re.VERBOSE,
