@@ -142,15 +142,22 @@ def test_a_sweep_of_maps_names_methods_for_the_same_inputs(rng):
 
 @pytest.mark.parametrize("name", ["attention_mask", "Mask"])
 def test_a_mask_in_a_file_is_not_ignored_without_a_word(rng, name):
+    """A causal mask was said to mask tokens, which are to be left out."""
+    said = f"{name!r} is not used: leave out the tokens that it masks"
     np.savez("in.npz", **some(rng, 2), **{name: np.ones(8)})
-    assert get_input("in.npz").notes()[-1] == f"{name!r} is not used: leave out the tokens that it masks"
+    assert get_input("in.npz").notes()[-1] == f"{said}; if it hides later keys only, use `causal`"
+    np.savez("causal.npz", **some(rng, 2), **{name: np.ones(8)}, causal=True)
+    assert get_input("causal.npz").notes()[-1] == said
 
 
 def test_results_say_what_they_leave_out_of_their_inputs(rng):
     """A page that is sent, and a sweep in Python, have no stderr."""
     few = {"maps": "positive", "samplers": "iid", "num_projections": 4, "trials": 1}
     masked = fb.sweep(inputs={"mine": some(rng, 2) | {"mask": np.ones(8)}}, out="masked", **few)
-    assert sentences(masked)[0] == "mine: 'mask' is not used: leave out the tokens that it masks."
+    assert (
+        sentences(masked)[0]
+        == "mine: 'mask' is not used: leave out the tokens that it masks; if it hides later keys only, use `causal`."
+    )
     assert sentences(masked)[0] in str(masked.table()) and sentences(masked)[0] in str(masked.table(heads="h0"))
     np.savez("masked.npz", **some(rng, 2), mask=np.ones(8))
     assert succeeded("sweep --inputs masked.npz --maps positive -R 4 --trials 1").count("is not used") == 1
@@ -367,7 +374,10 @@ def test_a_header_that_lies_in_a_folder_is_seen(rng):
     with pytest.raises(InputError, match="Python objects"):
         get_input("folder").heads(None, None)
     Path("empty").mkdir()
-    with pytest.raises(InputError, match=r"a folder without \.npy files; q\.npy, k\.npy and v\.npy were expected"):
+    with pytest.raises(InputError, match=r"a folder without \.npy files; q\.npy, k\.npy and v\.npy were expected$"):
+        get_input("empty").heads(None, None)
+    Path("empty/config.json").touch()
+    with pytest.raises(InputError, match="were expected: of a model's folder `favorbench capture` writes heads"):
         get_input("empty").heads(None, None)
 
 

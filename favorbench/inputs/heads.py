@@ -138,13 +138,14 @@ def heads_of(name: str, contents: Contents, layout: Layout = "heads,L,d") -> Hea
     if query.leading and query.leading[-1] > query.length and not named:
         other = "L,heads,d" if layout == "heads,L,d" else "heads,L,d"
         notes.append(f"{count} heads of {query.length} tokens each: if it is the other way round, use `layout` {other}")
-    notes += [f"{name!r} is not used: leave out the tokens that it masks" for name in arrays if "mask" in name.lower()]
+    causal = about.get("causal", _causal(arrays))
+    remedy = "leave out the tokens that it masks" + "; if it hides later keys only, use `causal`" * (causal is None)
+    notes += [f"{array!r} is not used: {remedy}" for array in arrays if "mask" in array.lower()]
     changing = re.compile("bias|scal|sink|slope|window|softcap", re.IGNORECASE)
     others = [array for array in arrays if array != SCALES and changing.search(array)]
     notes += [f"{array!r} is not used: heads are measured as softmax(q k^T / sqrt(d)) v" for array in others]
     flags = [array for array in arrays if array != "causal" and array.lower() in ("causal", "is_causal")]
     notes += [f"{array!r} is not used: call it 'causal'" for array in flags]
-    causal = about.get("causal", _causal(arrays))
     if causal is not None and type(causal) is not bool:
         raise InputError(f"{name}: causal is {causal!r} in it; allowed: true or false")
     gradients = _gradients(name, arrays, query, value)
