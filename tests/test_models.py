@@ -321,6 +321,15 @@ def test_a_tokenizer_beside_a_gguf_file_is_named(folder, tmp_path):
     assert loaded.tokenizer("w7 w9")["input_ids"] == [7, 9] and [*loaded.sources] == ["tokenizer.json"]
 
 
+def test_a_folder_without_a_tokenizer_is_refused_with_what_writes_one(folder, tmp_path):
+    name = folder(family="llama")
+    (tmp_path / "model/tokenizer.json").unlink()
+    with pytest.raises(
+        ModelError, match=r"has no tokenizer \(tokenizer.save_pretrained writes one into the folder\): "
+    ):
+        tokenise(load(name), [], 8)
+
+
 def test_weights_of_sixteen_bits_are_float32(folder):
     loaded = load(folder(family="llama", dtype=torch.bfloat16))
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
@@ -501,7 +510,8 @@ def test_weights_that_are_missing_or_quantised(folder, tmp_path):
     weights.pop("encoder.layer.1.attention.self.key.weight")
     for change, said in [
         (lambda: save_file(weights, file, {"format": "pt"}), "1 of its weights are not in its files, and would be ran"),
-        (file.unlink, "it has no weights"),
+        (file.unlink, "model: it has no weights, neither model.safetensors nor pytorch_model.bin$"),
+        (lambda: (tmp_path / "model/m.gguf").touch(), "pytorch_model.bin; give the file itself: .*m.gguf"),
         (lambda: file.write_bytes(b"torn"), "cannot be loaded: Safetensor"),
     ]:
         change()

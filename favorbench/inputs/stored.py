@@ -146,7 +146,8 @@ def _of_folder(path: str) -> Contents:
         with open_regular(file, "inputs") as opened:
             arrays[file.stem] = _npy(opened, str(file), file.stat().st_size)
     if not arrays:
-        raise InputError(f"{path}: a folder without .npy files; q.npy, k.npy and v.npy were expected")
+        hint = ": of a model's folder `favorbench capture` writes heads" * Path(path, "config.json").exists()
+        raise InputError(f"{path}: a folder without .npy files; q.npy, k.npy and v.npy were expected{hint}")
     return with_about(arrays)
 
 

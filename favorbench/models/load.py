@@ -148,8 +148,6 @@ def weight_files(folder: Path, chosen: str | None = None) -> list[Path]:
 
 def weights_digest(files: Sequence[Path]) -> str:
     """The sha256 of one file; for several files, the sha256 of lines with their digests and names."""
-    if not files:
-        raise ModelError("it has no weights: neither model.safetensors nor pytorch_model.bin")
     digests = []
     for file in files:
         with open_regular(file, "weights", ModelError) as opened:
@@ -279,9 +277,7 @@ def _located(name: str) -> tuple[Path | str, Path | None]:
     if (path / "config.json").exists():
         return path, None
     if path.is_dir():
-        first = min(path.glob("*.gguf"), default=None)
-        hint = f"; give the file itself: {first}" if first else ""
-        raise ModelError(f"{name}: not a model's folder: it has no config.json{hint}")
+        raise ModelError(f"{name}: not a model's folder: it has no config.json{_gguf_in(path)}")
     if path.exists():
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: neither a folder with config.json nor a .gguf file")
@@ -300,6 +296,19 @@ def _cached(name: str) -> Path | None:
         if weights and all(map(Path.exists, [folder / "config.json", *weights])) and _has_tokenizer(folder):
             return folder
     return None
+
+
+def _gguf_in(folder: Path) -> str:
+    """What to do where a folder has a .gguf file; empty where it has none."""
+    first = min(folder.glob("*.gguf"), default=None)
+    return f"; give the file itself: {first}" if first else ""
+
+
+def _weights_in(folder: Path, chosen: str | None) -> list[Path]:
+    """Like ``weight_files``. Raises ModelError where there are none."""
+    if files := weight_files(folder, chosen):
+        return files
+    raise ModelError(f"{folder}: it has no weights, neither model.safetensors nor pytorch_model.bin{_gguf_in(folder)}")
 
 
 def _snapshot(name: str) -> Path:
@@ -324,7 +333,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
             f"{name} has an adapter of peft ({_ADAPTER}): save the model with it merged (merge_and_unload)"
         )
     chosen = getattr(config, "transformers_weights", None)
-    files = [gguf] if gguf else weight_files(home, chosen) if isinstance(home, Path) else []
+    files = [gguf] if gguf else _weights_in(home, chosen) if isinstance(home, Path) else []
     versions_before = list(map(file_version, files))
     digest = weights_digest(files) if isinstance(home, Path) else ""
     parts = (config, config.get_text_config(decoder=True))  # where transformers looks
@@ -348,7 +357,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     for file in () if isinstance(home, Path) else (_POOLING, _MODULES):  # transformers downloads what it needs
         with contextlib.suppress(OSError):  # not there
             transformers.utils.cached_file(name, file, revision=folder.name)
-    digest = digest or weights_digest(weight_files(folder, chosen))
+    digest = digest or weights_digest(_weights_in(folder, chosen))
     settings = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     others = [folder / "tokenizer.json"] if gguf else settings  # which transformers takes for the one in a .gguf file
     sources = {file.name: weights_digest([file]) for file in others if file.exists()}
@@ -573,7 +582,8 @@ def _check_length(loaded: Loaded, length: int) -> None:
     """Raise ModelError for a model that cannot read texts of this length, and InputError for fewer than two tokens."""
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids" or loaded.tokenizer is None:
-        lacks = "has no tokenizer" if reads == "input_ids" else f"reads {reads}, not text"
+        saved = "(tokenizer.save_pretrained writes one into the folder)"
+        lacks = f"has no tokenizer {saved}" if reads == "input_ids" else f"reads {reads}, not text"
         raise ModelError(
             f"{loaded.name} {lacks}: `favorbench capture module:function` takes heads of any torch module, and "
             "`favorbench model module:function` measures it; the function returns (model, inputs); "
