@@ -13,6 +13,7 @@ import favorbench as fb
 from favorbench.baselines import get_baseline
 from favorbench.engine.scenario import load_scenario
 from favorbench.methods import METHODS, PREFIXES, AttentionProblem, SampledKeys, get_method
+from favorbench.methods.clusters import cells_of
 from favorbench.methods.summaries import Queries, Tokens
 from favorbench.numerics.arrays import on_host
 from favorbench.numerics.backend import to_torch
@@ -204,6 +205,19 @@ def test_every_method_answers_in_half_precision(rng, spec, dtype):
     arrays = [to_torch(a).to(getattr(torch, dtype)) for a in problem(rng, spec)]
     (answer,) = answers(spec, arrays, to=in_torch, sizes=(20,))
     assert answer.output.dtype == getattr(torch, dtype) and bool(answer.output.isfinite().all())
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_cells_have_the_variance_of_their_keys_in_half_precision(rng, dtype):
+    """Keys with a large mean, whose squares leave no digits of it there; some were below 0."""
+    import torch
+
+    key = to_torch(20.0 + rng.normal(size=(600, 4))).to(getattr(torch, dtype))
+    labels = to_torch(rng.integers(3, size=600))
+    low, high = (cells_of(a, a, labels, 3, with_variance=True) for a in (key, key.double()))
+    assert_allclose(low.variance.double(), high.variance, rtol=0.01)
+    assert {part.dtype for part in low} == {key.dtype}
 
 
 @needs_torch

@@ -67,7 +67,10 @@ def nearest_centres(key: Array, centres: Array, sizes: Sizes) -> list[Array]:
 
 
 def segment_sums(values: Array, labels: Array, count: int) -> Array:
-    """Sums of the rows (..., l, c) with the same label (..., l): (..., count, c)."""
+    """Sums of the rows (..., l, c) with the same label (..., l): (..., count, c).
+
+    Half precision is added in float32, as torch does on a CPU; on a GPU it rounds every sum, and 256 + 1 is 256.
+    """
     if isinstance(values, np.ndarray):
         from scipy.sparse import csc_matrix  # 0.1 s at start-up
 
@@ -80,33 +83,38 @@ def segment_sums(values: Array, labels: Array, count: int) -> Array:
         return np.stack(sums).reshape(*values.shape[:-2], count, values.shape[-1])
     xp = array_namespace(values)
     *leading, _, columns = values.shape
-    zeros = xp.zeros((math.prod(leading) * count, columns), dtype=values.dtype, device=device(values))
+    rows = xp.reshape(xp.astype(values, xp.result_type(values.dtype, xp.float32), copy=False), (-1, columns))
+    zeros = xp.zeros((math.prod(leading) * count, columns), dtype=rows.dtype, device=device(values))
     first = xp.reshape(count * xp.arange(math.prod(leading), device=device(labels)), (*leading, 1))
-    sums = zeros.index_add_(0, xp.reshape(labels + first, (-1,)), xp.reshape(values, (-1, columns)))
+    sums = xp.astype(zeros.index_add_(0, xp.reshape(labels + first, (-1,)), rows), values.dtype, copy=False)
     return xp.reshape(sums, (*leading, count, columns))
 
 
 def cells_of(key: Array, value: Array, labels: Array, count: int, with_variance: bool = False) -> Cells:
     """The means over the members of ``count`` cells."""
-    sums = segment_sums(columns_of(key, value, with_variance), labels, count)
-    return means_of(sums, key.shape[-1], value.shape[-1])
+    return means_of(segment_sums(columns_of(key, value, with_variance), labels, count), key, value)
 
 
 def columns_of(key: Array, value: Array, with_variance: bool) -> Array:
-    """[key, value, 1] of each token, and the squares of the key for a variance: the columns that cells sum."""
+    """[key, value, 1] of each token, and the squares of the key for a variance: the columns that cells sum.
+
+    In float32 for half precision, in which means lose digits, and variances, differences of large numbers, all of them.
+    """
     xp = array_namespace(key)
+    key, value = (xp.astype(a, xp.result_type(a.dtype, xp.float32), copy=False) for a in (key, value))
     return xp.concat([key, value, xp.ones_like(key[..., :1])] + ([key * key] if with_variance else []), axis=-1)
 
 
-def means_of(sums: Array, d: int, d_v: int) -> Cells:
-    """Cells from the sums of ``columns_of`` over their members."""
-    xp = array_namespace(sums)
+def means_of(sums: Array, key: Array, value: Array) -> Cells:
+    """Cells from the sums of ``columns_of`` over their members, in the precision of the keys."""
+    xp, d, d_v = array_namespace(sums), key.shape[-1], value.shape[-1]
     counts = sums[..., d + d_v : d + d_v + 1]
     some = xp.where(counts > 0, counts, 1.0)
-    key, value, squares = sums[..., :d] / some, sums[..., d : d + d_v] / some, sums[..., d + d_v + 1 :]
+    mean, mean_value, squares = sums[..., :d] / some, sums[..., d : d + d_v] / some, sums[..., d + d_v + 1 :]
     log_count = masked(xp.log(some), counts > 0)[..., 0]
-    variance = squares / some - key * key if squares.shape[-1] else None
-    return Cells(key, value, variance, log_count)
+    variance = squares / some - mean * mean if squares.shape[-1] else None
+    parts = (mean, mean_value, variance, log_count)
+    return Cells(*(None if part is None else xp.astype(part, key.dtype, copy=False) for part in parts))
 
 
 class Landmarks(NamedTuple):
@@ -323,7 +331,7 @@ class StreamingCells:
         return columns_of(*tokens, self.method.with_variance)
 
     def _cells(self) -> Cells:
-        return means_of(self.sums, self.tokens.key.shape[-1], self.tokens.value.shape[-1])
+        return means_of(self.sums, *self.tokens)
 
 
 @dataclass(frozen=True)
