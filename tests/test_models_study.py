@@ -125,7 +125,7 @@ def test_a_request_may_be_extended_but_not_changed(folder):
             studied(folder, "run", **changed)
     Path("text0.txt").write_text("w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12", encoding="utf-8")
     other = ModelScenario(f"{folder}/bert/", ("text0.txt",), 24, sizes=(4,))  # as TAB completes it: the same model
-    with pytest.raises(StoreError, match="study: text text0 has changed; use"):
+    with pytest.raises(StoreError, match="study: text text0 has changed; "):
         study(other, "run")
     Path("else").mkdir()
     Path("else/mine.txt").write_text("kept")

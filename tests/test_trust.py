@@ -183,9 +183,11 @@ def test_a_class_of_another_kind_is_not_constructed(build, monkeypatch):
 
 #: Calls that run code which a text or a file names, and where they may stand, each with its reason.
 DANGEROUS = {
-    "users.py": ({"importlib.import_module"}, "import_object: its callers are below"),
+    "users.py": (
+        {"importlib.import_module"},
+        "import_object, whose callers are below, and modules that it has imported",
+    ),
     "__init__.py": ({"importlib.import_module"}, "the package's own names"),
-    "registry.py": ({"importlib.import_module"}, "modules that import_object has imported"),
     "models/__init__.py": ({"import_module"}, "torch and transformers, whose names stand in the code"),
     "models/load.py": ({"eval"}, "torch's method that ends training, not Python's eval"),
     "engine/tasks.py": ({"pickle.loads", "pickle.dumps"}, "what our own parent process has pickled"),
