@@ -47,7 +47,7 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Keep CASES of each test's arguments, where that is set: other ones of each, so that all are met."""
+    """Where CASES is set, keep so many cases of each test, evenly spread; which ones differs between tests."""
     most, tests = int(os.environ.get("CASES", len(items))), {}
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)

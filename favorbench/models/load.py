@@ -299,7 +299,7 @@ def _cached(name: str) -> Path | None:
 
 
 def _gguf_in(folder: Path) -> str:
-    """What to do where a folder has a .gguf file; empty where it has none."""
+    """The advice to give a .gguf file of a folder, if it has one."""
     first = min(folder.glob("*.gguf"), default=None)
     return f"; give the file itself: {first}" if first else ""
 
