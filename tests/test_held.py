@@ -37,7 +37,7 @@ from tests.command_line import run
 from tests.definitions import member
 
 FILE = Path(__file__).parent / "data" / "held.json"
-SAME_TICKS = matplotlib.__version_info__ >= (3, 10)  # for the same limits of an axis
+SAME_TICKS = matplotlib.__version_info__ >= (3, 11)  # for the same limits and ticks of an axis
 HELD = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
 
 
