@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import math
 import os
@@ -93,32 +94,53 @@ def _installed(file: Path) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
-def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, bytes]:
-    """The source of a module, then those of its packages and of what they import from the same folder, by path.
+def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[Path, bytes]]:
+    """The folder and source of a module, then those of its packages and of what they import, by path.
 
-    called: also what is imported when a function is called. Of an installed module, the files of its package alone:
-    everything else that is installed lies beside it.
+    From the same folder, or from elsewhere in sys.path, such as src; libraries do not count, unless they are installed
+    to be edited. called: also what is imported when a function is called. Of an installed module, the files of its
+    package alone: everything else that is installed lies beside it.
     """
     root = _root(name, file)
-    sources, waiting = {file: file.read_bytes()}, [file]
+    sources, waiting = {file: (root, file.read_bytes())}, [file]
     if _installed(file):
-        return sources | {path: path.read_bytes() for path in sorted((root / name.partition(".")[0]).rglob("*.py"))}
+        package = sorted((root / name.partition(".")[0]).rglob("*.py"))
+        return sources | {path: (root, path.read_bytes()) for path in package}
     while waiting and file.suffix == ".py":
         importer = waiting.pop(0)
+        root, source = sources[importer]
         folders, names = importer.relative_to(root).parts, [tuple(name.split("."))]
-        imports = _imports(sources[importer], called)
+        imports = _imports(source, called)
         names += [(*folders[:-level], *parts) if level else parts for level, parts in imports]
         for parts in names:
-            for path in (root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)):
-                for found in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
-                    if parts[0] != "favorbench" and found not in sources and found.is_file():
-                        sources[found] = found.read_bytes()
-                        waiting.append(found)
+            if parts[0] in _LIBRARIES:
+                continue
+            for folder in {root: None, _folder_of(parts[0]) or root: None}:
+                for path in (folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)):
+                    for found in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+                        if found not in sources and found.is_file():
+                            sources[found] = folder, found.read_bytes()
+                            waiting.append(found)
     return sources
 
 
+#: Those whose versions a run has, and which are never a user's, even where they are installed to be edited.
+_LIBRARIES = ("favorbench", "numpy", "scipy", "torch", "transformers")
+
+
+def _folder_of(name: str) -> Path | None:
+    """The folder that a module or package is imported from; None if it is not there, installed, or of Python."""
+    with contextlib.suppress(ImportError, ValueError, AttributeError):  # a module may hide where it is from
+        if spec := importlib.util.find_spec(name):
+            places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
+            folder = Path(places[0]).parent
+            if folder.is_absolute() and not _installed(folder) and not folder.is_relative_to(Path(os.__file__).parent):
+                return folder
+    return None
+
+
 def module_digest(name: str) -> str | None:
-    """SHA-256 of the source of a module and of what it imports next to it; None without a file.
+    """SHA-256 of the source of a module and of what it imports, but for libraries; None without a file.
 
     Raises ScenarioError where one changed after its import. The digests that were seen first are kept with the
     specifications of the module and of what it imports. importlib.reload makes that of the module it is given anew.
@@ -129,7 +151,7 @@ def module_digest(name: str) -> str | None:
         raise ScenarioError("__main__ has no file: write the estimator into one, such as mine.py, and name mine:NAME")
     if not path:
         return None
-    digests = {file: hashlib.sha256(source).hexdigest() for file, source in sources_of(name, Path(path)).items()}
+    digests = {file: hashlib.sha256(source).hexdigest() for file, (_, source) in sources_of(name, Path(path)).items()}
     imported = {str(getattr(other, "__file__", None)): other for other in [*sys.modules.values()]}
     for file, digest in digests.items():
         for spec in (getattr(imported.get(str(file)), "__spec__", None), module.__spec__):
@@ -144,9 +166,10 @@ def module_digest(name: str) -> str | None:
 
 
 def imported_in_functions(name: str, file: Path) -> set[str]:
-    """The modules of the same folder that a module imports only when a function is called."""
-    files = sources_of(name, file).keys() - sources_of(name, file, called=False).keys()
-    names = (".".join(path.relative_to(_root(name, file)).with_suffix("").parts) for path in files)
+    """The modules that a module imports only when a function is called, but for libraries."""
+    sources = sources_of(name, file)
+    files = sources.keys() - sources_of(name, file, called=False).keys()
+    names = (".".join(path.relative_to(sources[path][0]).with_suffix("").parts) for path in files)
     return {name.removesuffix(".__init__") for name in names}
 
 

@@ -22,7 +22,7 @@ from favorbench.errors import InputError, ScenarioError, StoreError
 from favorbench.inputs import File, get_input
 from favorbench.inputs.stored import open_contents
 from favorbench.methods.function import user_sources
-from favorbench.users import module_digest, sources_of
+from favorbench.users import imported_in_functions, module_digest, sources_of
 from tests.command_line import python
 from tests.conftest import LaterProcess, random_heads, same_rows, stop_after
 
@@ -227,6 +227,25 @@ def test_of_an_installed_module_its_package_counts_alone():
         for name, file in (("package", "__init__.py"), ("package.inner", "inner.py")):
             assert {*sources_of(name, package / file)} >= {package / "__init__.py", package / "inner.py"}
             assert len(sources_of(name, package / file)) == files + 1
+
+
+def test_what_a_module_imports_from_elsewhere_counts(module, monkeypatch):
+    """As from src, or from a package that is installed to be edited; the run of the old code was taken for its own."""
+    inner = Path("src", "elsewhere", "inner.py").resolve()
+    inner.parent.mkdir(parents=True)
+    inner.write_text("FACTOR = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(inner.parents[1])
+    plain = "import json, numpy, pandas, torch\nfrom elsewhere.inner import FACTOR\n"
+    module("plain", plain)
+    module("using", "def f(query, key, value, size, rng):\n    from elsewhere.inner import FACTOR\n    return value\n")
+    for name in ("plain", "using"):
+        assert {*sources_of(name, file := Path(f"{name}.py").resolve())} == {file, inner}
+    assert imported_in_functions("using", Path("using.py").resolve()) == {"elsewhere.inner"}
+    before = module_digest("plain")
+    inner.write_text("FACTOR = 22\n", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "elsewhere.inner")
+    module("plain", plain)
+    assert module_digest("plain") != before
 
 
 @pytest.mark.slow
