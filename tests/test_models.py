@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -307,6 +308,17 @@ def test_a_gguf_file_is_not_one_of_its_name_in_the_working_directory(tmp_path, m
         module_digest(loaded.model) for loaded in (near, far)
     ]
     assert module_digest(near.model) != module_digest(far.model)
+
+
+def test_a_function_of_a_script_counts_with_the_script(monkeypatch, tmp_path):
+    """After an edit of the script the rows of its old model were taken for those of the new one."""
+    script, file = ModuleType("__main__"), tmp_path / "script.py"
+    vars(script)["make"] = lambda: (torch.nn.Linear(2, 2), torch.zeros(1, 2))
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert load("__main__:make").sources == {}  # in a notebook
+    file.write_text("SCALE = 1", encoding="utf-8")
+    script.__file__ = str(file)
+    assert load("__main__:make").sources == {"__main__": weights_digest([file])}
 
 
 def test_a_tokenizer_beside_a_gguf_file_is_named(folder, tmp_path):

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -458,7 +459,8 @@ def _from_function(name: str) -> Loaded:
     model, inputs = given
     check_plain(model)
     module = name.partition(":")[0]
-    source = None if module == "__main__" else source_digest(module)  # cells of a notebook have no file
+    file = Path(getattr(sys.modules[module], "__file__", None) or "")
+    source = source_digest(module) if file.is_file() else None  # cells of a notebook have no file
     sources = {module: source} if source else {}
     return Loaded(model.float().eval(), None, name, module_digest(model), False, inputs, versions(), sources)
 
