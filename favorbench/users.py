@@ -167,9 +167,18 @@ def module_digest(name: str) -> str | None:
 
 def imported_in_functions(name: str, file: Path) -> set[str]:
     """The modules that a module imports only when a function is called, but for libraries."""
-    sources = sources_of(name, file)
-    files = sources.keys() - sources_of(name, file, called=False).keys()
-    names = (".".join(path.relative_to(sources[path][0]).with_suffix("").parts) for path in files)
+    return _names_of(sources_of(name, file)) - _names_of(sources_of(name, file, called=False))
+
+
+def imported_elsewhere(name: str, file: Path) -> set[str]:
+    """The modules that a module imports at once from other folders than its own, but for libraries."""
+    sources, root = sources_of(name, file, called=False), _root(name, file)
+    return _names_of({path: source for path, source in sources.items() if source[0] != root})
+
+
+def _names_of(sources: dict[Path, tuple[Path, bytes]]) -> set[str]:
+    """The names of the modules whose files ``sources_of`` gives."""
+    names = (".".join(path.relative_to(folder).with_suffix("").parts) for path, (folder, _) in sources.items())
     return {name.removesuffix(".__init__") for name in names}
 
 

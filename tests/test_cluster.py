@@ -207,6 +207,18 @@ def test_an_installed_module_that_is_edited_is_refused_by_workers_that_run_the_o
     sys.modules.pop("edited_later", None)
 
 
+def test_what_a_module_imports_from_elsewhere_is_compared(module, monkeypatch, tmp_path_factory):
+    """It is not sent: a worker that had imported it ran its old code after an edit, and the rows were those of it."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "my_library.py").write_text("factor = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    code = "import json, my_library\ndef mine(query, key, value, size, rng):\n    return my_library.factor * query\n"
+    module("my_method", code)
+    study = Study.of(small_scenario(methods="my_method:mine"))
+    versions = _pack(print, study, study.specs, study.backend)[1]
+    assert {*versions} == {"python", "favorbench", "numpy", "scipy", "my_library"}
+
+
 OF_TWO = """
 from dataclasses import dataclass
 import favorbench as fb

@@ -39,7 +39,7 @@ from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
-from favorbench.users import BEFORE_COLON, imported_in_functions, module_digest, modules_here
+from favorbench.users import BEFORE_COLON, imported_elsewhere, imported_in_functions, module_digest, modules_here
 
 Value = TypeVar("Value")
 
@@ -434,9 +434,10 @@ def _pack(
         for name in registered:
             cloudpickle.unregister_pickle_by_value(modules[name])
     names = {name for spec in specs for name in BEFORE_COLON.findall(spec)}
-    installed = names & set(sys.modules) - modules.keys() - {"__main__"}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     files = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
+    elsewhere = {name for file in files for name in imported_elsewhere(*file)}
+    installed = (names | elsewhere) & set(sys.modules) - modules.keys() - {"__main__"}
     _IN_FUNCTIONS.clear()  # what was edited here is reloaded: module_digest has refused it otherwise
     called = {f"{name}{IN_FUNCTION}" for file in files for name in imported_in_functions(*file)}
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | called))}
