@@ -216,7 +216,7 @@ def test_what_a_module_imports_from_elsewhere_is_compared(module, monkeypatch, t
     module("my_method", code)
     study = Study.of(small_scenario(methods="my_method:mine"))
     versions = _pack(print, study, study.specs, study.backend)[1]
-    assert {*versions} == {"python", "favorbench", "numpy", "scipy", "my_library"}
+    assert {*versions} == {"python", "favorbench", "numpy", "scipy", "my_library (imported from another folder)"}
 
 
 OF_TWO = """

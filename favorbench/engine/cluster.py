@@ -49,6 +49,7 @@ CONNECT_SECONDS = 20.0
 CHUNK_SECONDS = 1.0  # of a task, and ...
 CHUNK_SECONDS_OF_THREAD = 0.005  # ... so much for each of many threads: a scheduler needs 3.5 ms of CPU for a task
 IN_FUNCTION = " (imported in a function)"  # what a function of a sent module imports is not sent: a worker has its own
+ELSEWHERE = " (imported from another folder)"  # nor is this: it may be installed there, and to be edited here
 ABSENT = "(not installed)"
 _IN_FUNCTIONS: dict[str, str] = {}  # digests of these modules, from before they were imported or first seen
 STUCK_SECONDS, STUCK_FACTOR = 10.0, 5.0  # after which, and after how many times the longest task, one is tried again
@@ -436,11 +437,11 @@ def _pack(
     names = {name for spec in specs for name in BEFORE_COLON.findall(spec)}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     files = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
-    elsewhere = {name for file in files for name in imported_elsewhere(*file)}
-    installed = (names | elsewhere) & set(sys.modules) - modules.keys() - {"__main__"}
+    installed = names & set(sys.modules) - modules.keys() - {"__main__"}
+    elsewhere = {f"{name}{ELSEWHERE}" for file in files for name in imported_elsewhere(*file) - modules.keys()}
     _IN_FUNCTIONS.clear()  # what was edited here is reloaded: module_digest has refused it otherwise
     called = {f"{name}{IN_FUNCTION}" for file in files for name in imported_in_functions(*file)}
-    return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | called))}
+    return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | elsewhere | called))}
 
 
 def _size(file: File) -> int:
@@ -498,15 +499,15 @@ def _version(name: str) -> str:
         return f"{VERSION} (files {_digest(*sorted(Path(__file__).resolve().parents[1].rglob('*.py')))})"
     if (library := name.partition(".")[0]) in ("numpy", "scipy", "torch"):
         return importlib.metadata.version(library)
-    if name.endswith(IN_FUNCTION):
-        return _version_in_function(name.removesuffix(IN_FUNCTION))
+    if name.endswith((IN_FUNCTION, ELSEWHERE)):
+        return _version_of_file(name.partition(" ")[0])
     try:
         return (module_digest(name) or "")[:8]
     except ImportError:
         return ABSENT
 
 
-def _version_in_function(name: str) -> str:
+def _version_of_file(name: str) -> str:
     """The digest that a module had when it was imported, or has now; it is not imported, as it may be a script."""
     try:
         file = Path(getattr(importlib.util.find_spec(name), "origin", None) or "")
