@@ -411,6 +411,29 @@ def test_the_pooling_of_a_model_of_the_hub_is_asked_for(snapshot, monkeypatch):
     assert load("nobody/tiny").own_output == "embeds texts by cls (1_Pooling/config.json)"
 
 
+def test_a_model_that_is_downloaded_is_the_same_one_afterwards(snapshot, monkeypatch):
+    """Its digests were taken before transformers downloaded the tokenizer: the next command refused the study."""
+    saved = {name: (snapshot / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json")}
+    for name in saved:
+        (snapshot / name).unlink()
+
+    def download(_, file, revision=snapshot.name):
+        if file != "merges.txt":
+            raise OSError("not there")
+        (snapshot / file).write_text("")
+
+    def tokenizer(*given, load_it=transformers.AutoTokenizer.from_pretrained, **more):
+        for name, content in saved.items():
+            (snapshot / name).write_bytes(content)
+        return load_it(*given, **more)
+
+    monkeypatch.setattr("transformers.utils.cached_file", download)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", tokenizer)
+    first = load("nobody/tiny")
+    assert first.sources.keys() == {"config.json", "merges.txt", *saved}
+    assert load("nobody/tiny").sources == first.sources
+
+
 def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", f"{tmp_path}/cache")
     ran = tmp_path / "ran"

@@ -355,7 +355,9 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
     folder = home if isinstance(home, Path) else _snapshot(str(home))
-    for file in () if isinstance(home, Path) else (_POOLING, _MODULES):  # transformers downloads what it needs
+    tokenizer = _tokenizer(home, source, config)  # downloads it, before digests are taken
+    # transformers downloads what it needs; another program may download the rest, and then it would be another model.
+    for file in () if isinstance(home, Path) else (_POOLING, _MODULES, *_SETTINGS):
         with contextlib.suppress(OSError):  # not there
             transformers.utils.cached_file(name, file, revision=folder.name)
     digest = digest or weights_digest(_weights_in(folder, chosen))
@@ -364,7 +366,6 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     sources = {file.name: weights_digest([file]) for file in others if file.exists()}
     if gguf and sources:
         warnings.warn(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?", stacklevel=2)
-    tokenizer = _tokenizer(home, source, config)
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
     return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)
