@@ -772,6 +772,19 @@ def test_layers_have_the_same_numbers_where_texts_are_generated():
         assert record.replaced == (3 if layer == 0 else 9) and record.layers == {0, 1, 2}
 
 
+def test_layers_have_the_same_numbers_where_a_part_is_called_before_the_whole(tokens):
+    """The layers of the whole counted as further ones, which stayed exact without a word."""
+    model = llama()
+    with torch.no_grad():
+        for chosen in ({"layers": [0, 1]}, {"exact_heads": "L0H0-2"}):
+            with replace_attention(model, method="uniform", **chosen):
+                alone = model(tokens).logits
+            with replace_attention(model, method="uniform", **chosen) as record:
+                model.model(tokens)
+                assert torch.equal(model(tokens).logits, alone) and record.layers == {0, 1}
+                assert torch.equal(model(tokens).logits, alone) and record.replaced == 6
+
+
 def test_all_that_torch_repeats_is_repeated():
     """Queries, keys, values and masks may have 1 where others have more, and any number of axes before the heads."""
     generator, five = torch.Generator().manual_seed(0), [(2, 5, 4, 8, 4)] * 3

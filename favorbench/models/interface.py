@@ -138,10 +138,12 @@ class AttentionHook:
         #: Modules that ran, and those in which a call was intercepted.
         self.ran: set[Any] = set()
         self.heard: set[Any] = set()
-        #: The number of each call of a module in a pass; in this pass, its calls so far, and all modules that ran.
+        #: The number of each call of a module in a pass; in this pass, its calls so far, all modules that ran, and the
+        #: outermost of them.
         self.numbers: dict[tuple[Any, int], int] = {}
         self.repeats: Counter[Any] = Counter()
         self.in_pass: set[Any] = set()
+        self.outermost: set[Any] = set()
         self.answering = False
         self._kinds: list[tuple[Any, Any, Kind]] = []
         self._thread = threading.get_ident()
@@ -195,7 +197,7 @@ class AttentionHook:
         return kind
 
     def enter(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Before a module's forward. An outermost one that ran in this pass begins another.
+        """Before a module's forward. An outermost one that ran in this pass, or whose part did, begins another.
 
         Other threads would compute the model's own attention.
         """
@@ -206,9 +208,11 @@ class AttentionHook:
         self.ran.add(module)
         if not self.running or module is self.running[0][0]:  # after an interrupt torch does not call `leave`
             self._kinds, self.running = [], []
-            if module in self.in_pass:
+            if module in self.in_pass or not self.outermost.isdisjoint(module.modules()):
                 self.in_pass.clear()
+                self.outermost.clear()
                 self.repeats.clear()
+            self.outermost.add(module)
         self.in_pass.add(module)
         inputs = {id(given): given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)}
         tokens = Counter(given.shape[:2] for given in inputs.values() if given.ndim == 3 and given.is_floating_point())
