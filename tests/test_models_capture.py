@@ -102,6 +102,26 @@ def test_inputs_of_another_length_are_left_out_with_a_warning():
     assert {*captured.text.tolist()} == {0}
 
 
+def test_another_layer_of_the_same_number_on_a_later_input_is_left_out_with_a_warning():
+    """Its heads were taken for those of the layer that the first input calls there."""
+
+    class Skipping(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Module() for _ in range(2))
+            for layer in self.layers:
+                layer.forward = lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+        def forward(self, x, skipped):
+            return [layer(x) for layer in list(self.layers)[skipped:]]
+
+    x = torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
+    said = r"in part captured: on 1 of 2 inputs: it is layers\.1 on this input, and layers\.0 on the first"
+    with pytest.warns(UserWarning, match=said):
+        captured = fb.capture(Skipping(), [(x, 0), (x + 1, 1)], layers=[0])
+    assert captured.layer.tolist() == [0, 0] and captured.text.tolist() == [0, 0]
+
+
 def test_queries_and_keys_are_those_of_the_projections():
     """By another way: BERT's own linear layers on the hidden states that go into its second layer."""
     model, inputs = small_model("bert"), small_inputs("bert")

@@ -189,10 +189,12 @@ class Recorder:
         return layer._replace(heads=0 if reason else len(heads), rounding=rounding, reason=reason)
 
     def _unfit(self, call: Call) -> str:
-        """Why the mask or the shape of a call does not fit the file; "" if it does. Raises ScenarioError for heads."""
+        """Why a call does not fit the file by module, mask or shape; "" if it does. Raises ScenarioError for heads."""
         shape, last, heads = _shape(call), self.choice.last, call.query.shape[1]
         if outside := sorted({*(self.choice.heads or ())} - {*range(heads)}):
             raise ScenarioError(f"`heads` {outside[0]}: layer {call.index} ({call.name}) has heads 0 to {heads - 1}")
+        if (first := (*self.checked[call.index], call)[0].name) != call.name:
+            return f"it is {call.name} on this input, and {first} on the first: capture such inputs separately"
         if call.kind in MASKS:
             return MASKS[call.kind]
         if shape.causal and shape.n != shape.length:
