@@ -737,6 +737,29 @@ def test_tables_of_positions_are_not_other_tokens():
     assert torch.equal(output[:, 5:], own[:, 5:])  # padding is the model's
 
 
+def test_queries_and_keys_with_positions_are_of_the_tokens_of_the_values():
+    """As in DETR: padding's queries took part in methods that look at all queries, and windows were refused."""
+
+    class Mixer(torch.nn.Module):
+        def forward(self, query, key, value, mask):
+            return torch.nn.functional.scaled_dot_product_attention(*(x[:, None] for x in (query, key, value)), mask)
+
+    class Encoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mixer = Mixer()
+
+        def forward(self, x, real):
+            placed = x + torch.arange(x.shape[1])[:, None] / 12
+            return self.mixer(placed, placed, x, real[:, None, None])[:, 0]
+
+    model, x = Encoder(), torch.randn(1, 12, 4, generator=torch.Generator().manual_seed(0))
+    real = torch.arange(12)[None] < 8
+    for method in ("monarch", "window(3):nothing"):
+        with replace_attention(model, method=method, size=4):
+            assert difference(model(x, real)[:, :8], model(x[:, :8], real[:, :8])) < TOLERANCE
+
+
 def test_parts_that_are_called_one_by_one_have_the_masks_and_numbers_of_the_whole(tokens):
     """A layer without a mask is causal as the model's own; numbers began anew with each part."""
     model = llama()
