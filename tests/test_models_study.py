@@ -655,6 +655,16 @@ def test_a_star_of_a_language_model_is_about_the_kl(folder):
     assert "*: worse than uniform attention by the KL, text by text" in note(read("run"), ())
 
 
+def test_single_layers_have_stars_too(folder):
+    """Beside "*: worse than uniform attention", the table of single layers had none, whatever its values were."""
+    studied(folder, "run", texts=2, draws=1, layers="all,each,0,1", maps=("positive",), methods=("clusters",))
+    lines = read("run").lines.query("layers != 'all'")
+    *_, table, _ = sections(read("run"))
+    shown = [text for row in table.rows for text in list(row.values())[1:] if text != "-"]
+    assert lines["worse"].nunique() == 2 and lines["layers"].nunique() > 2
+    assert sum(text.endswith("*") for text in shown) == lines["worse"].sum()
+
+
 def test_seconds_are_those_of_the_called_function():
     """A replacement that works three times as long takes about three times as long; exact attention itself takes 1."""
     from favorbench.models.replacements import Exact, LayerHeads

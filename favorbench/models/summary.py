@@ -312,7 +312,7 @@ def sections(results: ModelResults) -> Sections:
         table = [
             {"estimator": described(group.iloc[0])}
             | columns
-            | dict(zip(group["layers"], map(_number, group["effect"]), strict=True))
+            | dict(zip(group["layers"], map(_marked, group["effect"], group["worse"]), strict=True))
             for _, group in single.groupby(["estimator", "sampler", "size"], sort=False)
         ]
         shown.append(Section(f"one layer replaced at a time: {results.measure.heading}", table))
@@ -337,7 +337,7 @@ def _tables(results: ModelResults, rows: pd.DataFrame, title: str) -> list[Secti
 def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
     shown = {"cost": _number(line["cost"])} | ({"time": _number(line["time"])} if "time" in line else {})
     shown |= {
-        results.measure.heading: f"{_number(line['effect'])}{'*' if line['worse'] else ''}",
+        results.measure.heading: _marked(line["effect"], line["worse"]),
         "interval": f"[{_number(line['low'])}, {_number(line['high'])}]", "worst": _number(line["worst"]),
     }  # fmt: skip
     shown |= {"predicted": _number(line["predicted"])} if "predicted" in line else {}
@@ -390,6 +390,11 @@ def note(results: ModelResults, columns: Iterable[str]) -> str:
         f"{'; '.join(meaning for name, meaning in meanings.items() if name in shown)}. {exact}Median over "
         f"{results.counted_texts} of the mean over draws, {interval}; *: worse than uniform attention{by}, text by text"
     )
+
+
+def _marked(effect: float, worse: bool) -> str:
+    """An effect, with a mark where it is worse than that of uniform attention."""
+    return f"{_number(effect)}{'*' * worse}"
 
 
 def _number(value: Any) -> str:
