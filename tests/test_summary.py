@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from favorbench.results import findings, tables
+from favorbench.results import findings, heads, tables
 from favorbench.results.summary import RunData, is_oracle, labelled, summarise
 from favorbench.run import sweep
 from favorbench.statistics import compare, holm, median_interval, sign_test
@@ -112,6 +112,16 @@ def test_verdicts_against_uniform():
         frames.append(rows.assign(estimator=name, skill=skill))
     summary = summarise(pd.concat(frames, ignore_index=True)).set_index("estimator")["versus_uniform"]
     assert summary.to_dict() == {"uniform": "-", "good": "better", "bad": "worse", "mixed": "no detectable difference"}
+
+
+def test_uniform_attention_under_a_mask_is_the_mean_up_to_the_query():
+    """Two sentences and a caption called it the mean of V, which no causal query sees; the legend beside them did not.
+
+    The figure over heads has its caption from the same words.
+    """
+    run = sweep(small_scenario(scale="3", num_projections="4", trials=12, causal=True, baselines="uniform"), "causal")
+    assert " uniform attention (the mean of V up to the query) at any R up to 4" in " ".join(findings.sentences(run))
+    assert "that of uniform attention (the mean of V up to the query); then the median" in heads.legend(run)
 
 
 def test_sentences_say_what_the_verdicts_say():

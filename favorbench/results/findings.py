@@ -29,6 +29,7 @@ from favorbench.results.tables import (
     largest_size,
     rounding_level,
     size_axis,
+    uniform_in_words,
 )
 from favorbench.statistics import Comparison, compare, fewest_draws, holm, verdict
 
@@ -178,7 +179,7 @@ def _first_to_win(results: RunData, floor: float, estimators: pd.DataFrame) -> s
         if results.scenario.budget == "projections":
             up_to = f" at any R{up_to.replace('R = ', '')}"
         end = "; all are detectably worse." if (estimators["versus_uniform"] == "worse").all() else "."
-        return f"no {what} detectably beats uniform attention (the mean of V){up_to}{end}"
+        return f"no {what} detectably beats {uniform_in_words(results)}{up_to}{end}"
     sized, fixed, parts = winning[winning[axis].notna()], winning[winning[axis].isna()], []
     if len(sized):
         first = sized[axis].min()

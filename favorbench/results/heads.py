@@ -37,6 +37,7 @@ from favorbench.results.tables import (
     named_row,
     rounding_level,
     size_axis,
+    uniform_in_words,
     what_r_means,
     with_size,
 )
@@ -200,7 +201,7 @@ def legend(results: RunData) -> str:
     """The meaning of the columns of a table over heads."""
     several = len({head_and_text(label)[1] for label in results.summary["head"]}) > 1
     text = (
-        "For each head the median over draws, divided by that of uniform attention (the mean of V); then the median "
+        f"For each head the median over draws, divided by that of {uniform_in_words(results)}; then the median "
         "and the quartiles over heads. Worse: on how many heads uniform attention is better. "
     )
     text += f"{EACH_TEXT}. " * several + COST

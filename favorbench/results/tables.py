@@ -278,12 +278,16 @@ def draws_in_words(n: pd.Series) -> str:
 def legend(results: RunData, marked: bool = True) -> str:
     """The meaning of R and of the mark, a baseline that is missing, and the parts of inputs that were left out."""
     scenario, trials = results.scenario, results.trials
-    mean = "the mean of V up to the query" if scenario.causal else "the mean of V"
-    text = what_r_means(results) + f" * worse than uniform attention ({mean})." * marked
+    text = what_r_means(results) + f" * worse than {uniform_in_words(results)}." * marked
     if "best-rank" in scenario.baselines and not (trials["estimator"] == "best-rank").any():
         text += " best-rank: not computed, it needs every query row and an attention matrix of at most 2048 x 2048."
     bounds = bounds_in_words(results) if scenario.budget == "cost" else ""
     return " ".join(filter(None, [text, bounds, *input_sentences(results)]))
+
+
+def uniform_in_words(results: RunData) -> str:
+    """Uniform attention, and what it answers."""
+    return f"uniform attention (the mean of V{' up to the query' * results.scenario.causal})"
 
 
 def bounds_in_words(results: RunData) -> str:

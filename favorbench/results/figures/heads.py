@@ -33,7 +33,7 @@ from favorbench.results.summary import (
     population_title,
     usable,
 )
-from favorbench.results.tables import with_size
+from favorbench.results.tables import uniform_in_words, with_size
 
 MIN_COLOUR = 1e-3  # ratios below have the same colour
 WORSE = "×"
@@ -57,7 +57,7 @@ def layer_map(results: RunData, metric: str, estimators: str | None = None) -> l
     low = max(min(0.1, float(ratios.min())), MIN_COLOUR)
     norm = LogNorm(10.0 ** math.floor(math.log10(low) + 1e-9), MOST if ratios.max() > 10 else 10.0)
     text = (
-        f"{metric} of each head over that of uniform attention (the mean of V), median of {draws_of(results)}. "
+        f"{metric} of each head over that of {uniform_in_words(results)}, median of {draws_of(results)}. "
         f"{WORSE}: worse than uniform attention. Values beyond the colour bar have the colour of its end."
     )
     draw = partial(_draw, norm=norm, label=relative_label(metric))
