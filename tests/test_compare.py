@@ -209,6 +209,12 @@ def test_two_estimators_of_one_run(base):
     assert found.rows[1].change and found.rows[1].change.ratio == pytest.approx(np.exp(np.median(logs)))
 
 
+def test_one_row_is_one_row():
+    one = sweep(small_scenario(maps="positive", methods="clusters", num_projections="3", samplers="iid"), "one-row")
+    said = " ".join(sentences(comparison(one, estimators="positive,clusters")))
+    assert "Of 1 row: " in said and " new / old over 1 row: " in said
+
+
 @pytest.mark.parametrize("names", ["uniform,positive iid", "positive iid,elu", "uniform,taylor-1"])
 @pytest.mark.parametrize("lost", [(), (0, 4, 8), (1, 5), range(20, 48)], ids=["whole", "failed", "missing", "partial"])
 def test_two_estimators_are_paired_on_the_same_inputs_where_each_size_has_new_ones(names, lost):

@@ -19,7 +19,7 @@ from favorbench.methods.prefixes import Sinks
 from favorbench.numerics.arrays import Features, half_squared_norm
 from favorbench.samplers import SAMPLERS, Antithetic, FixedNormRows, Sampler, get_sampler
 from favorbench.samplers.coupling import INDEPENDENT
-from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, cost, verify
+from favorbench.studies.verify import HOLDS, REFERENCE_MAPS, REFUTED, Check, Verification, cost, verify
 from favorbench.studies.verify.attention import measure
 from favorbench.studies.verify.checks import (
     NO_CLAIM,
@@ -78,6 +78,17 @@ def test_everything_registered_holds():
     costs = {check.subject for check in result.checks if check.claim == "multiplications"}
     assert {m.name for m in (*MAPS, *METHODS, *BASELINES)} <= costs
     assert "would see a bias of" in result.power()
+
+
+def test_a_bias_that_unbiased_maps_would_show_is_said_of_these():
+    """It was said of every map, of which those with a bias of their own may be measured far less well."""
+    checks = [
+        Check("positive/iid", claim, 1.0, 6.0, HOLDS, "", bias)
+        for claim, bias in (("unbiased", 0.02), ("target", 0.03), ("target", 0.4))
+    ]
+    said = {len(some): Verification(tuple(some), 500, 500, 9, 1e-6).power() for some in (checks, checks[1:])}
+    assert said[3].endswith("; every unbiased map would see a bias of 2.00% of its kernel")
+    assert said[2].endswith("; every map would see a bias of 40.00% of its kernel")
 
 
 @pytest.mark.slow

@@ -364,7 +364,8 @@ def _style(column: str, text: str) -> str:
 def comparison_sentences(runs: RunComparison) -> list[str]:
     """The number of rows with each verdict, the geometric mean, the rows of one run alone, and the rule."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in runs.verdicts.items())
-    said = [f"{'WORSE. ' if runs.count('+') or runs.newly_failed else ''}Of {len(runs.rows)} rows: {counts}."]
+    worse = "WORSE. " if runs.count("+") or runs.newly_failed else ""
+    said = [f"{worse}Of {counted(len(runs.rows), 'row')}: {counts}."]
     if runs.newly_failed:
         said.append(f"{_NEWLY_FAILED}: {', '.join(runs.newly_failed)}.")
     if runs.only_old or runs.only_new:
@@ -373,8 +374,9 @@ def comparison_sentences(runs: RunComparison) -> list[str]:
     if mean.rows:
         interval = "" if np.isnan(mean.low) else f" ({format_ratio(mean.low)} to {format_ratio(mean.high)})"
         comparable = sum(row.change is not None for row in runs.rows)
-        kept = f" of {comparable} rows, those with finite errors above 0" if mean.rows < comparable else " rows"
-        said.append(f"Geometric mean of new / old over {mean.rows}{kept}: {format_ratio(mean.ratio)}{interval}.")
+        over = f"{mean.rows} of {counted(comparable, 'row')}, those with finite errors above 0"
+        over = over if mean.rows < comparable else counted(comparable, "row")
+        said.append(f"Geometric mean of new / old over {over}: {format_ratio(mean.ratio)}{interval}.")
     frame = runs.frame()
     most = max(frame.loc[frame["verdict"] == UNDECIDED, "pairs"], default=0)
     if most and least_p_value(most) * runs.tested > runs.alpha:

@@ -41,14 +41,15 @@ class Verification(NamedTuple):
     def power(self) -> str:
         """Draws, tests, false-alarm rate, and the smallest bias that would have been detected."""
         known = [(check.claim, check.detectable) for check in self.checks if check.detectable is not None]
-        claims = [bias for claim, bias in known if claim == "unbiased"]
-        claims = claims or [bias for claim, bias in known if claim == "target"]
+        unbiased = [bias for claim, bias in known if claim == "unbiased"]
+        claims = unbiased or [bias for claim, bias in known if claim == "target"]
+        which = "every unbiased map" if unbiased else "every map"
         others = f"iid, {self.other_draws} of each other sampler"
         samplers = "each sampler" if self.other_draws == self.draws else others
         text = f"{self.draws} draws of {samplers}, {self.tests} tests, false-alarm rate {self.false_alarm:g} in all"
         if claims and max(claims) > 1:
             return f"{text}; a bias cannot be given in percent of a kernel that is about 0 at some pair"
-        return f"{text}; every map would see a bias of {max(claims):.2%} of its kernel" if claims else text
+        return f"{text}; {which} would see a bias of {max(claims):.2%} of its kernel" if claims else text
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
