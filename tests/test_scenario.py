@@ -86,6 +86,13 @@ def test_a_wrong_flag_is_named_with_the_allowed_values(flag, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [len, [len], {"mine": len}])
+@pytest.mark.parametrize("key", ["maps", "methods", "samplers"])
+def test_a_function_in_place_of_a_name_is_told_the_form_of_names(key, given):
+    with pytest.raises(ScenarioError, match=r"built-in function len>.* given, allowed: names, .* 'module:object'$"):
+        load_scenario("quick", {key: given})
+
+
 @pytest.mark.parametrize(
     "text, said",
     [
@@ -93,7 +100,7 @@ def test_a_wrong_flag_is_named_with_the_allowed_values(flag, said):
         trials = 2.5 => trials: 2.5 given
         R = [16, true] => R: True given
         R = [] => R: the list is empty
-        maps = 3 => maps: 3 given, allowed: a valid string
+        maps = 3 => maps: 3 given, allowed: names, in a list or with commas, such as 'module:object'
         scale = 'big' => scale: 'big' given, allowed: a valid number
         maps = [ => is not valid TOML
     """),

@@ -430,6 +430,8 @@ def _one_line(error: ValidationError, origin: Mapping[str, str]) -> str:
         return f"{where}: {message}"
     if key == "device":
         message = "cpu, cuda or cuda:N"
+    if key in ("maps", "methods", "samplers"):
+        message = "names, in a list or with commas, such as 'module:object'"
     dlogd = ", or 'dlogd'" if key == "num_projections" else ""
     if first["type"] == "too_short":
         return f"{where}: the list is empty; at least one value is needed"
