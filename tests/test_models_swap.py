@@ -760,6 +760,22 @@ def test_queries_and_keys_with_positions_are_of_the_tokens_of_the_values():
             assert difference(model(x, real)[:, :8], model(x[:, :8], real[:, :8])) < TOLERANCE
 
 
+def test_keys_and_values_given_as_one_tensor_are_not_of_the_tokens_of_the_queries():
+    """Where they came before the queries, queries were taken for padding that has no methods."""
+
+    class Mixer(torch.nn.Module):
+        def forward(self, values, keys, query, mask):
+            return torch.nn.functional.scaled_dot_product_attention(*(x[:, None] for x in (query, keys, values)), mask)
+
+    mixer, real = Mixer(), torch.arange(12)[None] < 8
+    query, memory = torch.randn(2, 1, 12, 4, generator=torch.Generator().manual_seed(0))
+    named = {"keys": memory, "values": memory, "query": query}
+    with replace_attention(mixer, method="uniform"):
+        alone = mixer(memory[:, :8], memory[:, :8], query, None)
+        assert difference(mixer(memory, memory, query, real[:, None, None]), alone) < TOLERANCE
+        assert difference(mixer(**named, mask=real[:, None, None]), alone) < TOLERANCE
+
+
 def test_parts_that_are_called_one_by_one_have_the_masks_and_numbers_of_the_whole(tokens):
     """A layer without a mask is causal as the model's own; numbers began anew with each part."""
     model = llama()

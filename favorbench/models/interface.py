@@ -217,7 +217,11 @@ class AttentionHook:
         inputs = [given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)]
         states = [given for given in inputs if given.ndim == 3 and given.is_floating_point()]
         if states[1:] and states[0] is states[1]:  # queries and keys; values may be the same tokens without positions
-            states = states[:1]
+            names = [*inspect.signature(module.forward).parameters][: len(arguments)]
+            named = zip((*names, *keywords), (*arguments, *keywords.values()), strict=False)
+            first = next((name for name, given in named if given is states[0]), "")
+            if not first.lower().startswith(("k", "v")):  # as in forward(values, keys, queries)
+                states = states[:1]
         tokens = Counter(given.shape[:2] for given in {id(given): given for given in states}.values())
         batch = max((shape[0] for shape in tokens), default=0)  # tables of rotary positions have no batch
         outer = bool(self.running) and self.running[-1][1]  # a module that is given heads attends for the one around it
