@@ -208,9 +208,14 @@ def test_an_installed_module_that_is_edited_is_refused_by_workers_that_run_the_o
 
 
 def test_what_a_module_imports_from_elsewhere_is_compared(module, monkeypatch, tmp_path_factory):
-    """It is not sent: a worker that had imported it ran its old code after an edit, and the rows were those of it."""
+    """It is not sent: a worker that had imported it ran its old code after an edit, and the rows were those of it.
+
+    What is for a type checker only is not imported: workers without it were left out.
+    """
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (elsewhere / "my_library.py").write_text("factor = 1\n", encoding="utf-8")
+    code = "factor = 1\nif not factor:\n    import my_kinds\n"
+    (elsewhere / "my_library.py").write_text(code, encoding="utf-8")
+    (elsewhere / "my_kinds.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(str(elsewhere))
     code = "import json, my_library\ndef mine(query, key, value, size, rng):\n    return my_library.factor * query\n"
     module("my_method", code)
