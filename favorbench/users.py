@@ -190,7 +190,7 @@ def _root(name: str, file: Path) -> Path:
 _IMPORTING = ("import_module", "__import__")  # functions that import what their first argument names
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.cache
 def _imports(source: bytes, called: bool) -> list[tuple[int, tuple[str, ...]]]:
     """The names that a module imports, or may: the number of dots before each, and its parts."""
     names = list[tuple[int, tuple[str, ...]]]()
