@@ -296,6 +296,14 @@ def test_a_map_with_a_bias_of_rounding_is_not_called_biased_where_draws_are_few(
     assert short.measurable and short.biased
 
 
+def test_an_exact_estimate_is_not_called_biased_where_rounding_leaves_the_same_in_every_draw():
+    """cos^2 + sin^2 of a single point, and a sketch of one coordinate, are exact."""
+    of_trig = study(GaussianKernel(3**0.5), ["trig"], ["iid"], [64], gaussian_points(1, 3, 1.0, 0)).cells
+    of_sketch = study(PolynomialKernel(2, 0.0), ["tensorsketch"], ["iid"], [3], gaussian_points(7, 1, 1.0, 0)).cells
+    for cell in (*of_trig, *of_sketch):
+        assert cell.bias < 1e-15 and not cell.biased
+
+
 def test_points_are_read_from_files():
     np.save("points.npy", X.astype(np.float32))
     pd.DataFrame(X).to_csv("headed.csv", index=False, header=["a", "b", "c", "d"])

@@ -22,6 +22,7 @@ from favorbench.numerics.streams import stream
 from favorbench.parameters import check_positive
 from favorbench.progress import Progress
 from favorbench.registry import label
+from favorbench.results.summary import ROUNDING
 from favorbench.samplers import Sampler, get_sampler
 from favorbench.samplers.base import draw_omega
 from favorbench.statistics import MeanInterval, mean_interval
@@ -149,13 +150,13 @@ class Cell(NamedTuple):
 
     @property
     def biased(self) -> bool:
-        """Whether the bias is more than chance explains (level 0.001).
+        """Whether the bias is more than chance explains (level 0.001), and than rounding.
 
         Without bias, bias^2 draws / spread^2 is a weighted mean of squares of t-variables. Its tail is never heavier
         than that of a single one. Szekely & Bakirov 2003, "Extremal probabilities for Gaussian quadratic forms".
         """
         draws = len(self.errors)
-        if draws < 2 or not self.measurable:
+        if draws < 2 or not self.measurable or self.bias <= ROUNDING:
             return False
         return self.bias * math.sqrt(draws) > float(scipy.special.stdtrit(draws - 1, 0.9995)) * self.spread
 
