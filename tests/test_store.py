@@ -332,7 +332,9 @@ def hostile_parts():
 
     def part(table, **facts):
         sink = pa.BufferOutputStream()
-        pq.write_table(table.replace_schema_metadata({b"favorbench": facts.pop("text", json.dumps(facts))}), sink)
+        packing = facts.pop("compression", "snappy")
+        text = facts.pop("text", json.dumps(facts))
+        pq.write_table(table.replace_schema_metadata({b"favorbench": text}), sink, compression=packing)
         return sink.getvalue().to_pybytes()
 
     yield b"", "Parquet file size is 0 bytes"
@@ -347,10 +349,10 @@ def hostile_parts():
     yield part(rows.drop_columns("draw")), "has other columns"
     yield part(rows.set_column(0, "draw", pa.array(["x"] * 4))), "has other columns"
     yield part(rows[:0]), "no finished draws"
-    yield (
-        part(pa.concat_tables([rows[:1]] * 100_000).combine_chunks()),
-        "100000 rows in .* bytes: it was changed by hand",
-    )
+    packed = "bytes of values in .* bytes: it was changed by hand"
+    yield part(pa.concat_tables([rows[:1]] * 100_000).combine_chunks()), packed
+    long = pa.Table.from_pydict({"draw": [0], "estimator": ["x" * 30_000_000], "mse": [0.0]}, SCHEMA)
+    yield part(long, compression="zstd"), packed
 
 
 @pytest.mark.parametrize("data, said", [*hostile_parts()], ids=lambda value: "" if isinstance(value, bytes) else value)
@@ -364,6 +366,14 @@ def test_a_hostile_part_is_one_line_for_every_reader(run, data, said):
             read_parts(run / "trials", columns=["draw"])  # as `status` does
         with store_at(run) as store, pytest.raises(StoreError, match=said):
             store.parts()
+
+
+def test_a_text_that_thousands_of_rows_share_is_not_repeated_in_memory(run):
+    """Parquet stores it once, so that a file of 170 kB took 20 GB."""
+    with store_at(run) as store:
+        store.append([{"draw": draw, "estimator": "x" * 100_000, "mse": 0.0} for draw in range(200)])
+    with pytest.raises(StoreError, match=r"20000000 bytes of values in \d+ bytes: it was changed by hand"):
+        read(run)
 
 
 def test_repeated_rows_of_one_part_count_once(run):

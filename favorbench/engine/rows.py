@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple, NotRequired, Self
 
 import filelock
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -49,6 +50,7 @@ except ImportError:  # Windows
 FLUSH_SECONDS = 1.0
 FLUSH_SHARE = 0.02  # of the time worked: the number of parts grows with its logarithm
 FLUSH_ROWS = 100_000  # held in memory
+MOST_UNPACKED = 1000  # bytes in memory for each of a part; those of measurements have fewer than 100
 JOIN_ROWS = 1 << 20  # joined in memory when a run is finished; larger runs keep their parts
 
 LOCK_TIMEOUT = 0.2  # seconds: `in_use` may hold the lock for a moment
@@ -272,13 +274,28 @@ def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence
     metadata = checked_json((file.schema_arrow.metadata or {}).get(_METADATA, b"{}"), PartFacts, path)
     if run and metadata.get("run", run) != run:
         raise StoreError(f"{path} is a part of another run than its manifest.json: move it away")
-    if file.metadata.num_rows > len(data):  # each has errors of its own
-        raise StoreError(f"{path} has {file.metadata.num_rows} rows in {len(data)} bytes: it was changed by hand")
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    _check_unpacked(path, 8 * values + sum(group.total_byte_size for group in groups), data)
     # Few rows are read without starting a thread: where memory is short, that aborts the process.
     threads = columns is None and file.metadata.num_rows > FLUSH_ROWS
+    # Each text is decoded once at first: a thousand rows can share one of a megabyte.
+    texts = [field.name for field in file.schema_arrow if field.type == pa.string()]
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
     table = file.read(columns=columns, use_threads=threads).replace_schema_metadata(None)
+    chunks = [chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks]
+    sizes = (pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() for chunk in chunks)
+    _check_unpacked(path, sum(size or 0 for size in sizes), data)
+    plain = (pa.string() if pa.types.is_dictionary(field.type) else field.type for field in table.schema)
+    table = table.cast(pa.schema([*map(pa.Field.with_type, table.schema, plain)]))
     table = table.rename_columns([RENAMED.get(name, name) for name in table.column_names])
     return StoredPart(path, table, file.metadata.num_rows, metadata.get("seconds"), metadata.get("failed", {}))
+
+
+def _check_unpacked(path: Path, size: int, data: bytes) -> None:
+    """Raise StoreError for a part that is packed as no rows of measurements are."""
+    if size > MOST_UNPACKED * len(data):
+        raise StoreError(f"{path} has {size} bytes of values in {len(data)} bytes: it was changed by hand")
 
 
 def read_rows(path: Path, schema: pa.Schema, key: Sequence[str], run: str = "") -> tuple[pa.Table, Failed]:
