@@ -172,6 +172,20 @@ def test_a_figure_speaks_of_draws_and_hollow_points_where_there_are_some(draws, 
     assert ax.lines[0].get_marker() == "_"  # the closed form: no line shows a single R
 
 
+def test_a_figure_shows_each_measured_point_and_names_the_norms_beyond_its_axis():
+    ax = Figure().subplots()
+    found = study(get_map("positive"), get_sampler("iid"), 6, [0.5, 30.0], [4, 64], draws=30, seed=3)
+    chart(found, "theory").panels[0].draw(ax)
+    low, high = ax.get_ylim()
+    measured = [value for p in found.points for value in (p.measured, p.low, p.high) if np.isfinite(value)]
+    assert low < min(measured) < found.target and max(measured) < high
+    assert [text.get_text() for text in ax.texts] == ["↑ off scale: |x| = |y| = 30"]  # infinite in float64
+    ax = Figure().subplots()
+    found = study(get_map("trig"), get_sampler("iid"), 6, [0.5], [4, 64], cosine=1.0, draws=30)  # a spread of 0
+    chart(found, "theory").panels[0].draw(ax)
+    assert [text.get_text() for text in ax.texts] == ["↓ below the axis: |x| = |y| = 0.5"]
+
+
 def test_progress_counts_draws_and_one_core_is_used():
     calls = []
 

@@ -190,6 +190,8 @@ def _draw(study: TheoryStudy, data: pd.DataFrame, ax: Axes) -> None:
     if study.draws and not np.all(np.isfinite(finite["measured"])):
         ax.plot([], [], color="0.4", label="not measurable by sampling", **hollow)
     ax.axhline(study.target, color="black", linestyle=":", label=f"target {study.target:g}")
-    style.log_limits(ax, [*data["closed_form"], study.target])
+    style.log_limits(ax, [*data["closed_form"], study.target], [*data["measured"], *data["low"], *data["high"]])
+    values = {f"|x| = |y| = {norm:g}": rows["closed_form"].tolist() for norm, rows in data.groupby("norm")}
+    style.off_scale_note(ax, values, values)
     style.number_axis(ax, [*data["num_projections"]])
     ax.set(xlabel="number of projections R", ylabel="relative standard deviation")
