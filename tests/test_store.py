@@ -369,7 +369,7 @@ def test_a_hostile_part_is_one_line_for_every_reader(run, data, said):
 
 
 def test_a_text_that_thousands_of_rows_share_is_not_repeated_in_memory(run):
-    """Parquet stores it once, so that a file of 170 kB took 20 GB."""
+    """Parquet stores it once, so that a file of 170 kB held 20 GB of it."""
     with store_at(run) as store:
         store.append([{"draw": draw, "estimator": "x" * 100_000, "mse": 0.0} for draw in range(200)])
     with pytest.raises(StoreError, match=r"20000000 bytes of values in \d+ bytes: it was changed by hand"):
