@@ -284,8 +284,8 @@ def _parsed(path: Path, data: bytes, schema: pa.Schema | None, columns: Sequence
     file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
     table = file.read(columns=columns, use_threads=threads).replace_schema_metadata(None)
     chunks = [chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks]
-    sizes = (pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() for chunk in chunks)
-    _check_unpacked(path, sum(size or 0 for size in sizes), data)
+    sizes = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in chunks)  # pyright: ignore
+    _check_unpacked(path, sum(pc.sum(size).as_py() or 0 for size in sizes), data)  # pyright: ignore
     plain = (pa.string() if pa.types.is_dictionary(field.type) else field.type for field in table.schema)
     table = table.cast(pa.schema([*map(pa.Field.with_type, table.schema, plain)]))
     table = table.rename_columns([RENAMED.get(name, name) for name in table.column_names])
