@@ -235,7 +235,7 @@ def test_what_a_module_imports_from_elsewhere_counts(module, monkeypatch):
     inner.parent.mkdir(parents=True)
     inner.write_text("FACTOR = 1\n", encoding="utf-8")
     monkeypatch.syspath_prepend(inner.parents[1])
-    plain = "import json, numpy, pandas, torch\nfrom elsewhere.inner import FACTOR\n"
+    plain = "import json, numpy, pandas, scipy\nfrom elsewhere.inner import FACTOR\n"
     module("plain", plain)
     module("using", "def f(query, key, value, size, rng):\n    from elsewhere.inner import FACTOR\n    return value\n")
     for name in ("plain", "using"):
