@@ -94,6 +94,10 @@ def _installed(file: Path) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
+#: Those whose versions a run has, and which are never a user's, even where they are installed to be edited.
+_LIBRARIES = ("favorbench", "numpy", "scipy", "torch", "transformers")
+
+
 def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[Path, bytes]]:
     """The folder and source of a module, then those of its packages and of what they import, by path.
 
@@ -122,10 +126,6 @@ def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[P
                             sources[found] = folder, found.read_bytes()
                             waiting.append(found)
     return sources
-
-
-#: Those whose versions a run has, and which are never a user's, even where they are installed to be edited.
-_LIBRARIES = ("favorbench", "numpy", "scipy", "torch", "transformers")
 
 
 def _folder_of(name: str) -> Path | None:

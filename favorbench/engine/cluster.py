@@ -437,9 +437,9 @@ def _pack(
     names = {name for spec in specs for name in BEFORE_COLON.findall(spec)}
     libraries = ["python", "favorbench", "numpy", "scipy", *(["torch"] if backend.name == "torch" else [])]
     files = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
-    installed = names & set(sys.modules) - modules.keys() - {"__main__"}
-    elsewhere = set[str]().union(*(imported_elsewhere(*file) for file in files)) & sys.modules.keys() - modules.keys()
-    elsewhere = {f"{name}{ELSEWHERE}" for name in elsewhere}
+    others = sys.modules.keys() - modules.keys()
+    installed = names & others - {"__main__"}
+    elsewhere = {f"{name}{ELSEWHERE}" for file in files for name in imported_elsewhere(*file) & others}
     _IN_FUNCTIONS.clear()  # what was edited here is reloaded: module_digest has refused it otherwise
     called = {f"{name}{IN_FUNCTION}" for file in files for name in imported_in_functions(*file)}
     return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | elsewhere | called))}
