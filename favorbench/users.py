@@ -110,6 +110,7 @@ def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[P
     if _installed(file):
         package = sorted((root / name.partition(".")[0]).rglob("*.py"))
         return sources | {path: (root, path.read_bytes()) for path in package}
+    folder_of = functools.cache(_folder_of)  # a name stands in many files, and one that is not there is sought everywhere
     while waiting and file.suffix == ".py":
         importer = waiting.pop(0)
         root, source = sources[importer]
@@ -119,7 +120,7 @@ def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[P
         for parts in names:
             if parts[0] in _LIBRARIES:
                 continue
-            for folder in {root: None, _folder_of(parts[0]) or root: None}:
+            for folder in {root: None, folder_of(parts[0]) or root: None}:
                 for path in (folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)):
                     for found in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
                         if found not in sources and found.is_file():
