@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,6 +97,9 @@ def _installed(file: Path) -> bool:
 #: Those whose versions a run has, and which are never a user's, even where they are installed to be edited.
 _LIBRARIES = ("favorbench", "numpy", "scipy", "torch", "transformers")
 
+#: What the file of a module that is built, as from C++, may end in.
+BUILT = tuple(EXTENSION_SUFFIXES)
+
 
 def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[Path, bytes]]:
     """The folder and source of a module, then those of its packages and of what they import, by path.
@@ -106,12 +109,12 @@ def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[P
     package alone: everything else that is installed lies beside it.
     """
     root = _root(name, file)
-    sources, waiting = {file: (root, file.read_bytes())}, [file]
+    sources, waiting = {file: (root, _contents(file))}, [file]
     if _installed(file):
         package = sorted((root / name.partition(".")[0]).rglob("*.py"))
         return sources | {path: (root, path.read_bytes()) for path in package}
-    folder_of = functools.cache(_folder_of)  # a name stands in many files, and one that is not there is sought everywhere
-    while waiting and file.suffix == ".py":
+    folder_of = functools.cache(_folder_of)  # a name stands in many files
+    while waiting:
         importer = waiting.pop(0)
         root, source = sources[importer]
         folders, names = importer.relative_to(root).parts, [tuple(name.split("."))]
@@ -122,11 +125,17 @@ def sources_of(name: str, file: Path, called: bool = True) -> dict[Path, tuple[P
                 continue
             for folder in {root: None, folder_of(parts[0]) or root: None}:
                 for path in (folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)):
-                    for found in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+                    for found in (*(path.with_name(path.name + end) for end in (".py", *BUILT)), path / "__init__.py"):
                         if found not in sources and found.is_file():
-                            sources[found] = folder, found.read_bytes()
+                            sources[found] = folder, _contents(found)
                             waiting.append(found)
     return sources
+
+
+def _contents(file: Path) -> bytes:
+    """The source of a module; of one that is built, whose file may be large, the digest."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest() if file.name.endswith(BUILT) else opened.read()
 
 
 def _folder_of(name: str) -> Path | None:
@@ -171,16 +180,15 @@ def imported_in_functions(name: str, file: Path) -> set[str]:
     return _names_of(sources_of(name, file)) - _names_of(sources_of(name, file, called=False))
 
 
-def imported_elsewhere(name: str, file: Path) -> set[str]:
-    """The modules that a module imports at once from other folders than its own, but for libraries."""
-    sources, root = sources_of(name, file, called=False), _root(name, file)
-    return _names_of({path: source for path, source in sources.items() if source[0] != root})
+def imported_at_once(name: str, file: Path) -> set[str]:
+    """A module, and those that it imports at once, but for libraries."""
+    return _names_of(sources_of(name, file, called=False))
 
 
 def _names_of(sources: dict[Path, tuple[Path, bytes]]) -> set[str]:
     """The names of the modules whose files ``sources_of`` gives."""
-    names = (".".join(path.relative_to(folder).with_suffix("").parts) for path, (folder, _) in sources.items())
-    return {name.removesuffix(".__init__") for name in names}
+    places = (path.relative_to(folder) for path, (folder, _) in sources.items())
+    return {".".join((*at.parts[:-1], at.name.partition(".")[0])).removesuffix(".__init__") for at in places}
 
 
 def _root(name: str, file: Path) -> Path:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import numpy as np
@@ -141,19 +142,24 @@ def test_a_module_that_is_edited_between_its_import_and_its_first_run_is_refused
         fb.sweep(KEYS | {"maps": "none", "methods": "tried:f", "inputs": "gaussian"}, "new", seq_len=16, head_dim=4)
 
 
-@pytest.mark.parametrize("edited", ["plain.py", "parts/__init__.py", "parts/inner.py", "named.py"])
+BUILT = f"built{EXTENSION_SUFFIXES[0]}"
+
+
+@pytest.mark.parametrize("edited", ["plain.py", "parts/__init__.py", "parts/inner.py", "named.py", BUILT])
 def test_a_run_notices_an_edit_of_what_its_module_imports(module, edited):
     """Rows of two versions of an estimator would stand in one run."""
     Path("parts").mkdir()
     files = {
         "plain.py": "FACTOR = 1\n",
         "named.py": "FACTOR = 1\n",
+        BUILT: "of C",
         "parts/__init__.py": "nothing = 0\n",
         "parts/inner.py": "from . import nothing",
     }
     keys = KEYS | {"maps": "none", "methods": "using:f", "inputs": "gaussian", "seq_len": 16, "head_dim": 4}
     code = "import importlib, plain\nnamed = importlib.import_module('named')\n"
-    code += "def f(query, key, value, size, rng):\n    from parts.inner import nothing\n    return value\n"
+    code += "def f(query, key, value, size, rng):\n    import built\n    from parts.inner import nothing\n"
+    code += "    return value\n"
 
     def write(end=""):
         for name in ("plain", "named"):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -210,18 +211,25 @@ def test_an_installed_module_that_is_edited_is_refused_by_workers_that_run_the_o
 def test_what_a_module_imports_from_elsewhere_is_compared(module, monkeypatch, tmp_path_factory):
     """It is not sent: a worker that had imported it ran its old code after an edit, and the rows were those of it.
 
-    What is for a type checker only is not imported: workers without it were left out.
+    Nor is what is built, as from C: of workers without it, favorbench was to be installed again. What is for a type
+    checker only is not imported: workers without it were left out.
     """
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     code = "factor = 1\nif not factor:\n    import my_kinds\n"
     (elsewhere / "my_library.py").write_text(code, encoding="utf-8")
     (elsewhere / "my_kinds.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(str(elsewhere))
-    code = "import json, my_library\ndef mine(query, key, value, size, rng):\n    return my_library.factor * query\n"
+    built = Path(f"my_kernel{EXTENSION_SUFFIXES[0]}").resolve()
+    built.write_text("of C", encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "my_kernel", SimpleNamespace(__name__="my_kernel", __file__=str(built)))
+    code = "import json, my_kernel, my_library\ndef mine(query, key, value, size, rng):\n"
+    code += "    return my_library.factor * query\n"
     module("my_method", code)
     study = Study.of(small_scenario(methods="my_method:mine"))
     versions = _pack(print, study, study.specs, study.backend)[1]
-    assert {*versions} == {"python", "favorbench", "numpy", "scipy", "my_library (imported from another folder)"}
+    assert {*versions} == {"python", "favorbench", "numpy", "scipy"} | {
+        f"{name} (imported, and not sent)" for name in ("my_kernel", "my_library")
+    }
 
 
 OF_TWO = """

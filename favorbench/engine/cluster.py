@@ -39,7 +39,7 @@ from favorbench.inputs.heads import Layout
 from favorbench.inputs.stored import files_of, open_contents
 from favorbench.methods.function import Function
 from favorbench.numerics.backend import Backend
-from favorbench.users import BEFORE_COLON, imported_elsewhere, imported_in_functions, module_digest, modules_here
+from favorbench.users import BEFORE_COLON, BUILT, imported_at_once, imported_in_functions, module_digest, modules_here
 
 Value = TypeVar("Value")
 
@@ -49,7 +49,7 @@ CONNECT_SECONDS = 20.0
 CHUNK_SECONDS = 1.0  # of a task, and ...
 CHUNK_SECONDS_OF_THREAD = 0.005  # ... so much for each of many threads: a scheduler needs 3.5 ms of CPU for a task
 IN_FUNCTION = " (imported in a function)"  # what a function of a sent module imports is not sent: a worker has its own
-ELSEWHERE = " (imported from another folder)"  # nor is this: it may be installed there, and to be edited here
+NOT_SENT = " (imported, and not sent)"  # from another folder, where it may be installed; or built
 ABSENT = "(not installed)"
 _IN_FUNCTIONS: dict[str, str] = {}  # digests of these modules, from before they were imported or first seen
 STUCK_SECONDS, STUCK_FACTOR = 10.0, 5.0  # after which, and after how many times the longest task, one is tried again
@@ -425,7 +425,8 @@ def _pack(
                 return _open_file, (str(Path(obj.path).resolve()), obj.label, obj.layout, obj.digest())
             return Arrays, (obj.title, sent[obj], obj.layout)
 
-    stream, modules = io.BytesIO(), {module.__name__: module for module in modules_here()}
+    here = [module for module in modules_here() if not str(module.__file__).endswith(BUILT)]  # these have no byte code
+    stream, modules = io.BytesIO(), {module.__name__: module for module in here}
     registered = modules.keys() - cloudpickle.list_registry_pickle_by_value()  # what users registered stays so
     for name in registered:
         cloudpickle.register_pickle_by_value(modules[name])
@@ -439,10 +440,10 @@ def _pack(
     files = [(name, Path(str(modules[name].__file__))) for name in names & modules.keys()]
     others = sys.modules.keys() - modules.keys()
     installed = names & others - {"__main__"}
-    elsewhere = {f"{name}{ELSEWHERE}" for file in files for name in imported_elsewhere(*file) & others}
+    not_sent = {f"{name}{NOT_SENT}" for file in files for name in imported_at_once(*file) & others}
     _IN_FUNCTIONS.clear()  # what was edited here is reloaded: module_digest has refused it otherwise
     called = {f"{name}{IN_FUNCTION}" for file in files for name in imported_in_functions(*file)}
-    return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | elsewhere | called))}
+    return stream.getvalue(), {name: _version(name) for name in (*libraries, *sorted(installed | not_sent | called))}
 
 
 def _size(file: File) -> int:
@@ -500,7 +501,7 @@ def _version(name: str) -> str:
         return f"{VERSION} (files {_digest(*sorted(Path(__file__).resolve().parents[1].rglob('*.py')))})"
     if (library := name.partition(".")[0]) in ("numpy", "scipy", "torch"):
         return importlib.metadata.version(library)
-    if name.endswith((IN_FUNCTION, ELSEWHERE)):
+    if name.endswith((IN_FUNCTION, NOT_SENT)):
         return _version_of_file(name.partition(" ")[0])
     try:
         return (module_digest(name) or "")[:8]
