@@ -737,7 +737,8 @@ def test_tables_of_positions_are_not_other_tokens():
     assert torch.equal(output[:, 5:], own[:, 5:])  # padding is the model's
 
 
-def test_queries_and_keys_with_positions_are_of_the_tokens_of_the_values():
+@pytest.mark.parametrize("named", [False, True])
+def test_queries_and_keys_with_positions_are_of_the_tokens_of_the_values(named):
     """As in DETR: padding's queries took part in methods that look at all queries, and windows were refused."""
 
     class Mixer(torch.nn.Module):
@@ -751,6 +752,8 @@ def test_queries_and_keys_with_positions_are_of_the_tokens_of_the_values():
 
         def forward(self, x, real):
             placed = x + torch.arange(x.shape[1])[:, None] / 12
+            if named:
+                return self.mixer(value=x, key=placed, query=placed, mask=real[:, None, None])[:, 0]
             return self.mixer(placed, placed, x, real[:, None, None])[:, 0]
 
     model, x = Encoder(), torch.randn(1, 12, 4, generator=torch.Generator().manual_seed(0))

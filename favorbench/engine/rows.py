@@ -50,7 +50,7 @@ except ImportError:  # Windows
 FLUSH_SECONDS = 1.0
 FLUSH_SHARE = 0.02  # of the time worked: the number of parts grows with its logarithm
 FLUSH_ROWS = 100_000  # held in memory
-MOST_UNPACKED = 1000  # bytes in memory for each of a part; those of measurements have fewer than 100
+MOST_UNPACKED = 1000  # bytes in memory for each of a part; those of measurements have fewer than 300
 JOIN_ROWS = 1 << 20  # joined in memory when a run is finished; larger runs keep their parts
 
 LOCK_TIMEOUT = 0.2  # seconds: `in_use` may hold the lock for a moment

@@ -214,15 +214,17 @@ class AttentionHook:
                 self.repeats.clear()
             self.outermost.add(module)
         self.in_pass.add(module)
-        inputs = [given for given in (*arguments, *keywords.values()) if isinstance(given, torch.Tensor)]
-        states = [given for given in inputs if given.ndim == 3 and given.is_floating_point()]
-        if states[1:] and states[0] is states[1]:  # queries and keys; values may be the same tokens without positions
-            names = [*inspect.signature(module.forward).parameters][: len(arguments)]
-            named = zip((*names, *keywords), (*arguments, *keywords.values()), strict=False)
-            first = next((name for name, given in named if given is states[0]), "")
-            if not first.lower().startswith(("k", "v")):  # as in forward(values, keys, queries)
-                states = states[:1]
-        tokens = Counter(given.shape[:2] for given in {id(given): given for given in states}.values())
+        given = [*arguments, *keywords.values()]
+        states = [a for a in given if isinstance(a, torch.Tensor) and a.ndim == 3 and a.is_floating_point()]
+        if len({*map(id, states)}) < len(states):  # queries and keys; values may be the same tokens without positions
+            names = [*inspect.signature(module.forward).parameters, *[""] * len(arguments)][: len(arguments)]
+            pairs = zip((*names, *keywords), given, strict=True)
+            named = [(name[:1].lower(), a) for name, a in pairs if any(a is state for state in states)]
+            query = min(named, key=_likely_query)[1]
+            keys = [a for letter, a in named if letter == "k"]
+            if any(a is query for a in keys) if keys else sum(a is query for a in states) > 1:
+                states = [query]
+        tokens = Counter(a.shape[:2] for a in {id(a): a for a in states}.values())
         batch = max((shape[0] for shape in tokens), default=0)  # tables of rotary positions have no batch
         outer = bool(self.running) and self.running[-1][1]  # a module that is given heads attends for the one around it
         several = any(count > 1 and shape[0] == batch for shape, count in tokens.items())
@@ -236,6 +238,11 @@ class AttentionHook:
     def _is_here(self) -> bool:
         """Whether this is the context's thread, and no other task in it. asyncio.to_thread copies the hooks."""
         return threading.get_ident() == self._thread and self in _HOOKS.get()
+
+
+def _likely_query(named: tuple[str, Any]) -> int:
+    """The order in which inputs may be the queries: by the first letter of their names."""
+    return (named[0] in ("k", "v")) - (named[0] == "q")
 
 
 def _is_computed_again() -> bool:
