@@ -814,6 +814,14 @@ def test_layers_have_the_same_numbers_where_texts_are_generated():
         assert record.replaced == (3 if layer == 0 else 9) and record.layers == {0, 1, 2}
 
 
+def test_methods_that_need_all_queries_say_how_to_generate(tokens):
+    model, chosen = llama(), {"method": "window(2):multipole", "size": 4}
+    with torch.no_grad(), replace_attention(model, **chosen):
+        model.generate(tokens, max_new_tokens=2, min_new_tokens=2, use_cache=False)
+    with pytest.raises(ScenarioError, match="use_cache=False"), replace_attention(model, **chosen):
+        model.generate(tokens, max_new_tokens=2, min_new_tokens=2)
+
+
 def test_layers_have_the_same_numbers_where_a_part_is_called_before_the_whole(tokens):
     """The layers of the whole counted as further ones, which stayed exact without a word."""
     model = llama()

@@ -184,7 +184,9 @@ class EstimatedAttention(Replacement):
         if shape.causal and not method.causal_safe:
             raise ScenarioError(f"method {self.label!r} uses the whole sequence and cannot be causal")
         if method.needs_positions and shape.n != shape.l:
-            raise ScenarioError(f"method {self.label!r} needs as many queries as keys")
+            raise ScenarioError(
+                f"method {self.label!r} needs as many queries as keys; to generate text, set use_cache=False"
+            )
         if not self._fits(shape):
             return Exact().outputs(heads, seed, names)
         numbers = heads.numbers or range(query.shape[0] * query.shape[1])
