@@ -86,11 +86,14 @@ def test_runs_and_files_of_heads():
         os.makedirs(place)
         if not place.endswith("none"):
             open(f"{place}/manifest.json", "w").close()
+    os.makedirs("results/model-x")
+    open("results/model-x/model.json", "w").close()
     open("heads.npz", "w").close()
-    assert offered("table", "") == ["results/one", "results/two"]
+    assert offered("table", "") == ["results/model-x", "results/one", "results/two"]
     assert offered("compare", "results/one", "results/t") == ["results/two"]
     assert offered("report", "elsewhere/d") == ["elsewhere/deep/"]
     assert offered("plot", "elsewhere/deep/") == ["elsewhere/deep/run"]
+    assert offered("plot", "--format", "png,p") == ["png,png", "png,pdf"]
     assert offered("table", "nowhere/") == []  # the shell offers files
     assert "heads.npz" in offered("recommend", "") and offered("sweep", "--inputs", "minilm,he") == ["minilm,heads.npz"]
 

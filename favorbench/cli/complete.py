@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from favorbench.files import data_directory
+from favorbench.files import RUN_MANIFESTS, data_directory
 
 VARIABLE = "_FAVORBENCH_COMPLETE"
 
@@ -109,9 +109,13 @@ def runs(incomplete: str) -> list[str]:
     """List directories of runs, also those in ``results`` if nothing is typed yet, and directories that hold runs."""
     typed = glob.escape(incomplete)
     places = [f"{typed}*"] if incomplete else ["*", "results/*"]
-    directories = {os.path.dirname(path) for place in places for path in glob.glob(f"{place}/manifest.json")}
-    below = glob.glob(f"{typed}*/*/manifest.json") if incomplete else []
+    directories = {os.path.dirname(path) for place in places for path in _manifests(place)}
+    below = _manifests(f"{typed}*/*") if incomplete else []
     return _plain(sorted(directories | {f"{os.path.dirname(os.path.dirname(path))}/" for path in below}))
+
+
+def _manifests(place: str) -> list[str]:
+    return [path for name in RUN_MANIFESTS for path in glob.glob(f"{place}/{name}")]
 
 
 def _plain(paths: Iterable[str]) -> list[str]:

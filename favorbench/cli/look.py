@@ -278,7 +278,9 @@ def plot(
         Path | None,
         option(None, "Folder, instead of RUN/figures (one run). Files of equal names are replaced.", "--out", "-o"),
     ] = None,
-    format: Annotated[str, option(None, "png, svg or pdf, with commas.")] = "png,svg",
+    format: Annotated[
+        str, option(None, "png, svg or pdf, with commas.", autocompletion=complete.words("png", "svg", "pdf"))
+    ] = "png,svg",
     size: Annotated[str | None, option(None, "Size of each figure in inches, e.g. 3.3x2.5 for one column.")] = None,
     figure_title: Annotated[str, option(None, "Title of each figure.", "--title")] = "",
     dark: Annotated[bool, option(None, "For a dark background: NAME-dark.png and so on.", "--dark")] = False,
