@@ -15,6 +15,7 @@ from favorbench.engine.columns import COLUMNS
 from favorbench.errors import FavorbenchError
 from favorbench.inputs import get_input
 from favorbench.models.load import PACKAGED
+from favorbench.models.store import SCHEMA
 from favorbench.numerics.backend import DTYPES
 from favorbench.registry import split_list
 from favorbench.studies.kernel.targets import KERNELS
@@ -93,7 +94,7 @@ def exists(span):
 def known():
     """Names of the code that a page may use."""
     members = {name for base in (fb.FeatureMap, fb.Method, fb.Sampler) for name in dir(base)}
-    columns = {column.name for column in COLUMNS}
+    columns = {column.name for column in COLUMNS}.union(SCHEMA.names)
     kernels = {kernel.name for kernel in KERNELS}
     dtypes = {name for names in DTYPES.values() for name in names}
     return frozenset({
