@@ -434,6 +434,21 @@ def test_a_model_that_is_downloaded_is_the_same_one_afterwards(snapshot, monkeyp
     assert load("nobody/tiny").sources == first.sources
 
 
+def test_a_model_of_the_hub_is_of_one_revision(snapshot, monkeypatch):
+    """A new revision during the download of weights gave its tokenizer, under the digest of the old one."""
+    (snapshot / "tokenizer.json").rename(kept := snapshot.parent / "kept.json")  # not complete: the hub is asked
+    revisions = []
+
+    def tokenizer(*given, load_it=transformers.AutoTokenizer.from_pretrained, **more):
+        revisions.append(more.get("revision"))
+        kept.rename(snapshot / "tokenizer.json")
+        return load_it(*given, **more)
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", tokenizer)
+    load("nobody/tiny")
+    assert revisions == [snapshot.name]
+
+
 def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", f"{tmp_path}/cache")
     ran = tmp_path / "ran"

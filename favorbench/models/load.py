@@ -328,8 +328,11 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         check_installed("gguf", "accelerate", subject=f"{name}: .gguf files")
         source["gguf_file"] = str(gguf.absolute())  # a relative one may be found in the working directory
     config = transformers.AutoConfig.from_pretrained(home, **source)
+    folder = home if isinstance(home, Path) else _snapshot(home)
+    if not isinstance(home, Path):  # the hub may get another revision while this one is downloaded
+        source["revision"] = folder.name
     with contextlib.suppress(OSError):  # not there; before peft reads it, which imports what it names
-        transformers.utils.cached_file(home, _ADAPTER)
+        transformers.utils.cached_file(home, _ADAPTER, revision=source.get("revision"))
         raise ModelError(
             f"{name} has an adapter of peft ({_ADAPTER}): save the model with it merged (merge_and_unload)"
         )
@@ -354,7 +357,6 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         raise ModelError(
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
-    folder = home if isinstance(home, Path) else _snapshot(str(home))
     tokenizer = _tokenizer(home, source, config)  # downloads it, before digests are taken
     # transformers downloads what it needs; another program may download the rest, and then it would be another model.
     for file in () if isinstance(home, Path) else (_POOLING, _MODULES, *_SETTINGS):
@@ -409,10 +411,10 @@ def _class_for(config: Any, gguf: bool) -> Any:
     return transformers.AutoModel
 
 
-def _check_tokenizer(home: Path | str, config: Any) -> None:
+def _check_tokenizer(home: Path | str, config: Any, revision: str | None) -> None:
     """Raise ModelError for a tokenizer whose settings could have transformers run code or load other models."""
     auto = import_module("transformers.models.auto.tokenization_auto")
-    settings = auto.get_tokenizer_config(home)
+    settings = auto.get_tokenizer_config(home, revision=revision)
     for named in filter(None, (settings.get("tokenizer_class"), getattr(config, "tokenizer_class", None))):
         for kind in filter(None, map(auto.tokenizer_class_from_name, (named, named.removesuffix("Fast")))):
             is_class = isinstance(kind, type) and not getattr(kind, "is_dummy", False)  # of a package not installed
@@ -434,7 +436,7 @@ def _tokenizer(home: Path | str, source: dict[str, Any], config: Any) -> Any:
     Without tokenizer files transformers would create a tokenizer with an empty vocabulary.
     """
     if not source["trust_remote_code"]:
-        _check_tokenizer(home, config)
+        _check_tokenizer(home, config, source.get("revision"))
     in_folder = isinstance(home, Path) and "gguf_file" not in source
     if in_folder and not _has_tokenizer(Path(home)):
         return None
