@@ -1090,6 +1090,9 @@ def test_an_answer_that_no_candidate_has_is_refused():
     record["heads"][0]["estimator"]["size"] = 7
     Path("run/recommendation.json").write_text(json.dumps(record), "utf-8")
     assert "its parts do not fit together" in refused("table run")
+    record["heads"][0]["python"] = 1.5
+    Path("run/recommendation.json").write_text(json.dumps(record), "utf-8")
+    assert "its heads.0.python: Input should be a valid string" in refused("table run")
 
 
 def test_the_committed_answers_are_those_of_their_page():

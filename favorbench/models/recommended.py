@@ -143,6 +143,7 @@ class HeadChoice(TypedDict):
     certified: bool
     estimator: ChosenSetting | None
     per_head: NotRequired[dict[str, ChosenSetting] | None]
+    python: NotRequired[str]
 
 
 class ModelFacts(TypedDict):
