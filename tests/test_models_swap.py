@@ -5,6 +5,7 @@ import contextlib
 import copy
 import math
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -820,6 +821,25 @@ def test_methods_that_need_all_queries_say_how_to_generate(tokens):
         model.generate(tokens, max_new_tokens=2, min_new_tokens=2, use_cache=False)
     with pytest.raises(ScenarioError, match="use_cache=False"), replace_attention(model, **chosen):
         model.generate(tokens, max_new_tokens=2, min_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "unlike"),
+    [({"map": "positive"}, False), ({"method": "uniform"}, False), ({"method": "clusters", "size": 4}, True)],
+)
+def test_methods_that_group_keys_are_unlike_with_a_cache_which_is_said(tokens, chosen, unlike):
+    """Maps and uniform attention answer one query on cached keys as in the whole text."""
+    model, second = llama(), {}
+    for cache in (False, True):
+        with warnings.catch_warnings(record=True) as said, replace_attention(model, **chosen):
+            warnings.simplefilter("always")
+            text = model.generate(
+                tokens, max_new_tokens=2, min_new_tokens=2, use_cache=cache, output_logits=True,
+                return_dict_in_generate=True,
+            )  # fmt: skip
+            second[cache] = text.logits[1]
+        assert any("use_cache=False" in str(each.message) for each in said) == (cache and unlike)
+    assert ((second[True] - second[False]).abs().max() > 1e-4) == unlike
 
 
 def test_layers_have_the_same_numbers_where_a_part_is_called_before_the_whole(tokens):

@@ -156,7 +156,8 @@ def replace_calls(
     seed: int, draw: int,
 ) -> Iterator[Replaced]:  # fmt: skip
     """Compute the attention calls of a model with a replacement. Raises InputError if nothing was replaced."""
-    record, calls, done = Replaced(), Counter[int](), set[str]()
+    record, calls, done, whole, cached = Replaced(), Counter[int](), set[str](), set[str](), set[str]()
+    by_query = all(member.kind != "method" for member in chosen.members())
 
     def attend(call: Call) -> Tensor:
         names = stream_names(redraw, draw, call.index, calls[call.index])
@@ -173,6 +174,10 @@ def replace_calls(
         output = estimates(call, lambda part: chosen.outputs(part, seed, names), own)
         record.replaced += 1
         done.add(call.name)
+        if call.causal:
+            whole.add(call.name)
+        elif call.name in whole and call.query.shape[2] < call.key.shape[2] and not by_query:
+            cached.add(call.name)
         if heads is None:
             return output
         mixed, selected = call.own().to(call.query, copy=True), sorted(heads)
@@ -192,6 +197,11 @@ def replace_calls(
     if partly := sorted(done & record.left.keys()):
         names = f"{partly[0]}{f' and {len(partly) - 1} more' if partly[1:] else ''}"
         warnings.warn(f"{names}: replaced in some calls, and exact in others: {record.left[partly[0]]}", stacklevel=5)
+    if cached:
+        warnings.warn(
+            f"{min(cached)}: {chosen.label} of one query on cached keys may be unlike that of the whole text; "
+            "to generate text, set use_cache=False", stacklevel=5,
+        )  # fmt: skip
 
 
 def stream_names(redraw: str, draw: int, layer: int, call: int = 0) -> StreamNames:
