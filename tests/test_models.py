@@ -449,6 +449,13 @@ def test_a_model_of_the_hub_is_of_one_revision(snapshot, monkeypatch):
     assert revisions == [snapshot.name]
 
 
+def test_a_model_of_the_hub_without_a_tokenizer_reads_no_texts(snapshot):
+    """Each of its tokens was unknown, without a word."""
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (snapshot / file).unlink()
+    assert load("nobody/tiny").tokenizer is None
+
+
 def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", f"{tmp_path}/cache")
     ran = tmp_path / "ran"

@@ -441,7 +441,8 @@ def _tokenizer(home: Path | str, source: dict[str, Any], config: Any) -> Any:
     if in_folder and not _has_tokenizer(Path(home)):
         return None
     try:
-        return transformers.AutoTokenizer.from_pretrained(home, **source)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(home, **source)
+        return tokenizer if len(tokenizer) > len(tokenizer.all_special_tokens) + 2 else None  # 2: of the class itself
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a missing tokenizer
         if "trust_remote_code" in str(error):
             raise
