@@ -18,6 +18,7 @@ from favorbench.errors import InputError, ModelError, ScenarioError
 from favorbench.maps import MAPS, get_map
 from favorbench.methods import METHODS, Estimate, Method
 from favorbench.methods.features import LinearAttention
+from favorbench.models.interface import intercept_attention
 from favorbench.models.recommended import ByHead
 from favorbench.models.replacements import (
     EstimatedAttention,
@@ -797,6 +798,31 @@ def test_parts_that_are_called_one_by_one_have_the_masks_and_numbers_of_the_whol
                 with replace_attention(model, method="uniform", layers=[layer]) as record:
                     forward, again = (model.forward(tokens, use_cache=False).logits for _ in range(2))
                 assert record.replaced == 2 and torch.equal(forward, called) and torch.equal(again, called)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_queries_that_are_given_again_attend_to_other_tokens(named):
+    """As a residual, or after the memory: self-attention was assumed, and queries beside padding of the memory lost."""
+
+    class Mixer(torch.nn.Module):
+        def forward(self, tokens, memory, values, residual=0):
+            states = (a[:, None] for a in (tokens, memory, values))
+            return torch.nn.functional.scaled_dot_product_attention(*states)[:, 0] + residual
+
+    class Decoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mixer = Mixer()
+
+        def forward(self, x):
+            if named:
+                return self.mixer(values=(memory := -x), memory=memory, tokens=x)
+            return self.mixer(x, -x, -x, x)
+
+    seen, model = [], Decoder()
+    with intercept_attention(model, lambda call: seen.append(call.crosses) or call.own()):
+        model(torch.ones(1, 3, 4))
+    assert seen == [True]
 
 
 def test_layers_have_the_same_numbers_where_texts_are_generated():

@@ -217,12 +217,15 @@ class AttentionHook:
         given = [*arguments, *keywords.values()]
         states = [a for a in given if isinstance(a, torch.Tensor) and a.ndim == 3 and a.is_floating_point()]
         if len({*map(id, states)}) < len(states):  # queries and keys; values may be the same tokens without positions
-            names = [*inspect.signature(module.forward).parameters, *[""] * len(arguments)][: len(arguments)]
-            pairs = zip((*names, *keywords), given, strict=True)
+            order = [*inspect.signature(module.forward).parameters]
+            names = [*order, *[""] * len(arguments)][: len(arguments)]
+            pairs = [*zip((*names, *keywords), given, strict=True)]
+            pairs.sort(key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
             named = [(name[:1].lower(), a) for name, a in pairs if any(a is state for state in states)]
             query = min(named, key=_likely_query)[1]
-            keys = [a for letter, a in named if letter == "k"]
-            if any(a is query for a in keys) if keys else sum(a is query for a in states) > 1:
+            first = next(i for i, (_, a) in enumerate(named) if a is query)
+            keys = [a for letter, a in named if letter == "k"] or [a for _, a in named[first + 1 : first + 2]]
+            if any(a is query for a in keys):  # rather than forward(tokens, memory, residual)
                 states = [query]
         tokens = Counter(a.shape[:2] for a in {id(a): a for a in states}.values())
         batch = max((shape[0] for shape in tokens), default=0)  # tables of rotary positions have no batch
