@@ -214,19 +214,10 @@ class AttentionHook:
                 self.repeats.clear()
             self.outermost.add(module)
         self.in_pass.add(module)
-        given = [*arguments, *keywords.values()]
+        given = (*arguments, *keywords.values())
         states = [a for a in given if isinstance(a, torch.Tensor) and a.ndim == 3 and a.is_floating_point()]
-        if len({*map(id, states)}) < len(states):  # queries and keys; values may be the same tokens without positions
-            order = [*inspect.signature(module.forward).parameters]
-            names = [*order, *[""] * len(arguments)][: len(arguments)]
-            pairs = [*zip((*names, *keywords), given, strict=True)]
-            pairs.sort(key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
-            named = [(name[:1].lower(), a) for name, a in pairs if any(a is state for state in states)]
-            query = min(named, key=_likely_query)[1]
-            first = next(i for i, (_, a) in enumerate(named) if a is query)
-            keys = [a for letter, a in named if letter == "k"] or [a for _, a in named[first + 1 : first + 2]]
-            if any(a is query for a in keys):  # rather than forward(tokens, memory, residual)
-                states = [query]
+        if len({*map(id, states)}) < len(states):
+            states = _queries_or_all(module, arguments, keywords, states)
         tokens = Counter(a.shape[:2] for a in {id(a): a for a in states}.values())
         batch = max((shape[0] for shape in tokens), default=0)  # tables of rotary positions have no batch
         outer = bool(self.running) and self.running[-1][1]  # a module that is given heads attends for the one around it
@@ -243,9 +234,19 @@ class AttentionHook:
         return threading.get_ident() == self._thread and self in _HOOKS.get()
 
 
-def _likely_query(named: tuple[str, Any]) -> int:
-    """The order in which inputs may be the queries: by the first letter of their names."""
-    return (named[0] in ("k", "v")) - (named[0] == "q")
+def _queries_or_all(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], states: list[Any]) -> list[Any]:
+    """The queries, if the keys are the same tensor, as in self-attention whose values have no positions; or all states.
+
+    In the order of the signature, queries are the first input named q..., or neither k... nor v...; keys are the one
+    named k..., or the one after the queries, rather than the residual in forward(tokens, memory, residual).
+    """
+    order = [*inspect.signature(module.forward).parameters]
+    named = {**dict(zip((*order, *map(str, range(len(arguments)))), arguments, strict=False)), **keywords}
+    names = [name for name in dict.fromkeys((*order, *named)) if any(named.get(name) is state for state in states)]
+    query = min(names, key=lambda name: (name[:1].lower() in "kv") - (name[:1].lower() == "q"))
+    after = names.index(query) + 1
+    keys = [name for name in names if name[:1].lower() == "k"] or names[after : after + 1]
+    return [named[query]] if any(named[key] is named[query] for key in keys) else states
 
 
 def _is_computed_again() -> bool:
