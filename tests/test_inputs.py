@@ -228,6 +228,12 @@ def test_a_type_without_numbers_for_it_is_named():
     assert len(get_input("in.safetensors").heads(None, None)) == 1  # what is not asked for may be of any type
 
 
+def test_a_link_to_itself_is_refused_as_one():
+    os.symlink("loop.npz", "loop.npz")
+    with pytest.raises(InputError, match=r"cannot read inputs 'loop\.npz': Too many levels of symbolic links"):
+        get_input("loop.npz")
+
+
 @pytest.mark.parametrize("name", ["pipe.npz", "pipe.safetensors"])
 def test_a_named_pipe_is_refused_at_once(name):
     os.mkfifo(name)

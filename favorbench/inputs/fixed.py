@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -127,7 +128,7 @@ class File(Fixed):
 def file_versions(path: str) -> tuple[tuple[str, ...], ...]:
     """Values that change when a file, or one in a folder, changes; cached results are keyed by them."""
     try:
-        return tuple((str(file.resolve()), *file_version(file)) for file in files_of(path))
+        return tuple((os.path.realpath(file), *file_version(file)) for file in files_of(path))
     except OSError as error:
         raise InputError(f"cannot read inputs {path!r}: {error.strerror}") from None
 
