@@ -88,14 +88,14 @@ def test_until_it_is_finished_a_search_names_the_cheapest_that_hits_and_then_the
     assert stopped.decision().multiplications == cost
 
 
-@pytest.mark.parametrize("verdict, undecided", [("certified", 2), ("dropped", 3)])
+@pytest.mark.parametrize("verdict, undecided", [("certified", 3), ("dropped", 4)])
 def test_candidates_without_a_verdict_are_named_where_they_would_be_chosen(verdict, undecided):
-    """Those that cost less than the certified one; all where nothing is certified."""
+    """Those that cost no more than the certified one, as one setting beside settings per head; all if none is."""
     stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, "mse")
-    stopped.candidates = [candidate(cost) for cost in (0.5, 1.0, 2.0, 3.0)]
+    stopped.candidates = [candidate(cost) for cost in (0.5, 1.0, 2.0, 2.0, 3.0)]
     for each in stopped.candidates:
         each.values = [0.2 * each.cost]
-    stopped.candidates[2].verdict, stopped.finished = verdict, True
+    stopped.candidates[3].verdict, stopped.finished = verdict, True
     assert len(stopped.decision().undecided) == undecided
 
 

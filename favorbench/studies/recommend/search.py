@@ -230,7 +230,7 @@ class CandidateSearch(ABC):
         if not self.finished:
             return result
         limit = candidate.cost if certified else math.inf
-        undecided = tuple(c.setting.text for c in self._measured if c.verdict == "open" and c.cost < limit)
+        undecided = tuple(c.setting.text for c in self._measured if c.verdict == "open" and c.cost <= limit)
         return result._replace(bound=signed(candidate.bound(self.rule), self.metric), undecided=undecided)
 
     @property
