@@ -311,6 +311,15 @@ def test_a_long_step_leaves_room_for_the_bar(monkeypatch):
     assert re.search(r"until sinks.*… ━.*3/54", terminal.file.getvalue())
 
 
+def test_brackets_in_a_step_are_shown(monkeypatch):
+    """Heads are named after their texts, such as [slug].md; a file of heads may have any label."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
+    monkeypatch.setattr(console, "stderr", lambda: terminal)
+    with console.progress("recommend", False) as report:
+        report(1, 3, step="L0H1@[slug][/x]")
+    assert "recommend L0H1@[slug][/x]" in terminal.file.getvalue()
+
+
 def test_the_time_left_counts_only_remaining_work():
     """Draws that were there at the start took no time now; a long last step does not make it 0."""
     tracker = Tracker("sweep", "draws")

@@ -94,7 +94,8 @@ def progress(title: str, quiet: bool, unit: str = "steps") -> Iterator[Progress 
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    label = TextColumn("{task.description}", table_column=Column(max_width=console.width // 2, no_wrap=True))
+    column = Column(max_width=console.width // 2, no_wrap=True)
+    label = TextColumn("{task.description}", markup=False, table_column=column)
     columns = (label, BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, TextColumn("left"), console=console, transient=True, speed_estimate_period=600) as bar:
         task = bar.add_task(title, total=None)
