@@ -232,7 +232,7 @@ def test_finite_on_half_of_the_heads_is_not_on_more():
     found = fb.sweep({"inputs": "heads.npz", "maps": "none", "methods": "hard_module:easy", "num_projections": "12",
                       "trials": 9}, "run")  # fmt: skip
     said = " ".join(sentences(found))
-    assert "no map or method has a finite error on more than half of the heads" in said
+    assert "no map or method has a finite share of uniform attention's error on more than half of the heads" in said
     assert "every map and method failed in all draws" in said
     for command in (
         "table run --rank",

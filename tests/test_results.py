@@ -211,6 +211,16 @@ def test_a_small_difference_is_not_called_one_time_less(ratio, said):
     assert findings.less_in_words(ratio) == said
 
 
+def test_where_uniform_attention_is_exact_errors_are_finite():
+    """Queries of 0, as of heads that were pruned: a map has errors there, and infinite ratios."""
+    query, key, value = np.random.default_rng(0).normal(size=(3, 3, 24, 4))
+    query[:2] = 0
+    found = fb.sweep(inputs={"x": (query, key, value)}, maps="positive", samplers="iid", num_projections=8, trials=9)
+    said = findings.sentences(found)
+    assert "no map or method has a finite share of uniform attention's error on more than half of the heads" in said[0]
+    assert "taylor-1, 5 features and no randomness, has far less error" in said[1]
+
+
 def test_one_draw_is_one_draw():
     results = sweep(small_scenario(trials=1), "run")
     assert (

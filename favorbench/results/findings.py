@@ -111,7 +111,8 @@ def _of_population(results: RunData, title: str, rows: pd.DataFrame) -> str:
     if ranked.empty:
         return f"{title}: nothing is compared but bounds."
     if not math.isfinite(ranked["ratio_median"].iloc[0]):
-        return f"{title}: no map or method has a finite error on more than half of the heads."
+        share = "a finite share of uniform attention's error"
+        return f"{title}: no map or method has {share} on more than half of the heads."
     largest = largest_size(results, ranked)
     text = (largest and f"at {largest} ") + _least_error(ranked, _spread, " of uniform attention's in the median")
     better = baselines[baselines["ratio_median"] < ranked["ratio_median"].iloc[0]]
@@ -244,7 +245,7 @@ def _against_taylor(trials: pd.DataFrame, cell: pd.DataFrame) -> str:
 
 def less_in_words(ratio: float) -> str:
     """By how much an error is smaller, where it is detectably smaller; "1.0 times" would say nothing."""
-    if ratio <= 0:
+    if ratio < 1e-4:  # as where it is rounding
         return "far less"
     return f"{1 / ratio:.1f} times less" if ratio < 1 / 1.05 else "slightly less"
 
