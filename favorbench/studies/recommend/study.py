@@ -143,7 +143,7 @@ def recommend(
     max_size
         Largest number of projections, centroids, landmarks or keys.
     max_cost
-        Candidates cost less than this, in multiplications of exact attention.
+        Candidates cost less than this times exact attention, in the cost of ``by``.
     maps, methods, samplers
         Names, in a list or with commas, in place of the default candidates, or "none" for maps or methods. Trivial
         answers are always among the candidates.
