@@ -49,6 +49,13 @@ def test_positions_may_be_a_list(rng):
     )  # fmt: skip
 
 
+def test_a_sampled_query_whose_keys_are_all_far_away_has_an_answer(rng):
+    """It shares a tile with a query that sees later keys, none of which it sees: exp(-800) is 0 in float64."""
+    query, key, value = rng.normal(size=(2, 4)), rng.normal(size=(1101, 4)), rng.normal(size=(1101, 3))
+    query[0] = -1600 * key[0] / (key[0] @ key[0])
+    assert_allclose(fb.exact_attention(query, key, value, causal=True, positions=[0, 1100])[0], value[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize("positions", [[4, 1], [1, 1], [1], [[1, 4]], [-1, 2], [1, 6], [0.0, 2.0]], ids=str)
 def test_wrong_positions_are_refused(positions, rng):
     query, key, value = rng.normal(size=(3, 6, 4))

@@ -323,10 +323,7 @@ def exact_instead(inner: KeySummary, queries: Queries, tokens: Tokens, keys: sli
     less = -xp.ones_like(exact) if estimate.values is None else -estimate.values
     values = xp.concat([less, xp.ones_like(exact)], axis=-1)
     logs = [masked(log, where) for log in (estimate.log_scale, exact)]
-    both = accumulate(None, Features(values, xp.concat(logs, axis=-1)), xp.concat([right, right], axis=-2))
-    # without a key there is no peak either: next to a peak of 0 everything else would vanish where logits are far below
-    some = xp.any(where, axis=-1, keepdims=True)
-    return both._replace(log_peak=xp.where(some, both.log_peak, xp.finfo(exact.dtype).min))
+    return accumulate(None, Features(values, xp.concat(logs, axis=-1)), xp.concat([right, right], axis=-2))
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def _product(features: Features, right: Array) -> Accumulator:
 
 
 def _peak(blocks: Sequence[Features]) -> Array:
-    """The largest log scale of each row; 0 for a row without any feature.
+    """The largest log scale of each row; for a row without any feature the smallest number, as sums have other parts.
 
     0 for all rows if all are near 0, which saves a shift of every feature, unless features share the scale of a row.
     """
@@ -185,6 +185,7 @@ def _peak(blocks: Sequence[Features]) -> Array:
     shared = all(block.log_scale.shape[-1] == 1 for block in blocks)
     if not shared and near_zero(peak):
         return xp.zeros_like(peak)
+    peak = xp.where(peak == -xp.inf, xp.finfo(peak.dtype).min, peak)
     return xp.where(xp.isfinite(peak), peak, 0.0)
 
 
