@@ -333,6 +333,16 @@ def test_a_tokenizer_beside_a_gguf_file_is_named(folder, tmp_path):
     assert loaded.tokenizer("w7 w9")["input_ids"] == [7, 9] and [*loaded.sources] == ["tokenizer.json"]
 
 
+def test_a_folder_with_the_name_of_a_packaged_model_is_said_to_be_another(folder, tmp_path, monkeypatch):
+    """A model of the user's in a folder smollm2 was taken for the packaged one, without a word."""
+    monkeypatch.chdir(Path(folder()).parent)
+    Path("model").rename("minilm")
+    monkeypatch.setattr("favorbench.models.load._packaged", lambda name: f"the package's {name}")
+    with pytest.warns(UserWarning, match="minilm is the packaged model; for the folder .* give ./minilm"):
+        assert load("minilm") == "the package's minilm"
+    assert load("./minilm").sources
+
+
 def test_a_folder_without_a_tokenizer_is_refused_with_what_writes_one(folder, tmp_path):
     name = folder(family="llama")
     (tmp_path / "model/tokenizer.json").unlink()

@@ -236,6 +236,8 @@ def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     if is_function(name):
         with memory_errors():
             return _from_function(name)
+    if name in PACKAGED and Path(name, "config.json").exists():
+        warnings.warn(f"{name} is the packaged model; for the folder of this name here give ./{name}", stacklevel=2)
     with loading_in_one_line(name), memory_errors(), _nothing_unpickled(trust_remote_code):
         if name in PACKAGED:
             return _packaged(name)
