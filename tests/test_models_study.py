@@ -120,6 +120,10 @@ def test_a_request_may_be_extended_but_not_changed(folder):
     studied(folder, "run", texts=3, draws=1, sizes=(8, 12))
     rows = read("run").rows
     assert rows["text"].nunique() == 3 and set(rows["size"]) == {0, 4, 8, 12}
+    studied(folder, "run", texts=1, draws=2, layers="0", heads=False)
+    studied(folder, "run", texts=1, draws=1, layers="1", heads=False)
+    asked = read("run").manifest["asked"]  # that of the last command alone would be said to have made all rows
+    assert (asked["sizes"], asked["draws"], asked["layers"]) == ([4, 8, 12], 2, ["all", "0", "1"])
     for changed, said in (({"seed": 2}, "seed 0 there, 2 here"), ({"length": 20}, "length 24 there, 20 here")):
         with pytest.raises(StoreError, match=said):
             studied(folder, "run", **changed)

@@ -50,6 +50,9 @@ GROWING = {
     "members": "what is called ",
 }  # fmt: skip
 
+#: Lists of a request that later commands add to.
+LISTS = ("maps", "methods", "samplers", "sizes", "layers")
+
 #: Files that a search may write before its first row.
 BESIDE = ("seconds.json", "effects.json")
 
@@ -81,6 +84,12 @@ class ModelRequest(TypedDict, total=False):
     modules: dict[str, Any]
     members: dict[str, Any]
     sources: dict[str, Any]
+    maps: list[str]
+    methods: list[str]
+    samplers: list[str]
+    sizes: list[int]
+    layers: list[str] | str
+    draws: Count
 
 
 class ModelManifest(TypedDict):
@@ -143,7 +152,9 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
         return {**requested}
     if changed:
         raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
-    return {**requested, **grown, "calibrate": calibrate}
+    lists = {key: [*dict.fromkeys([*earlier.get(key, ()), *requested[key]])] for key in LISTS}
+    draws = max(earlier.get("draws", 1), requested["draws"])
+    return {**requested, **grown, **lists, "draws": draws, "calibrate": calibrate}
 
 
 def write_manifest(

@@ -280,6 +280,7 @@ class MeasuredModel:
         parts = itertools.chain.from_iterable(item.members() for item in chosen)
         named = dataclasses.asdict(self.scenario) | {
             "model": Path(self.scenario.model).as_posix(), "length": self.length,  # "./llama/" is "llama"
+            "layers": self.scenario.layer_sets,
             "texts": {text.name: text.sha256 for text in self.texts.values()},
             "read": {text.name: sha256(text.tokens.cpu().numpy()).hexdigest() for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
