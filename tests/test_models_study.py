@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import spearmanr
 
 from favorbench import style
+from favorbench.engine.provenance import VERSION
 from favorbench.errors import InputError, ModelError, ScenarioError, StoreError
 from favorbench.models import summary
 from favorbench.models.figures import charts
@@ -22,6 +23,7 @@ from favorbench.models.load import load, read_texts, tokenise
 from favorbench.models.plan import ModelScenario, plan
 from favorbench.models.predicted import predict
 from favorbench.models.seconds import conditions, times
+from favorbench.models.store import GROWING, SEARCH, merged_request, write_manifest
 from favorbench.models.summary import ENCODER, LANGUAGE, lines_of, note, sections, sentence, sentences
 from favorbench.results.status import statuses
 from favorbench.sections import to_markdown
@@ -166,6 +168,16 @@ def test_a_finished_study_without_its_rows_is_not_written_over(folder):
     with pytest.raises(StoreError, match=r"run has a summary, but not its measurements \(run/trials\)"):
         studied(folder, "run", texts=2, draws=1)
     assert Path("run/summary.md").read_text() == "kept"
+
+
+def test_an_answer_without_its_rows_is_not_replaced_by_that_of_another_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = {"model": "m", "weights": "a", SEARCH: True, "sources": {}, "calibrate": None}
+    asked |= {key: {} for key in GROWING}
+    write_manifest(Path("run"), asked, {"favorbench": VERSION}, 3, 3)
+    assert merged_request(Path("run"), asked) == asked
+    with pytest.raises(StoreError, match='run holds another study: weights "a" there, "b" here; use another `out`'):
+        merged_request(Path("run"), asked | {"weights": "b"})
 
 
 def test_a_text_that_is_replaced_meanwhile_is_read_once(folder, monkeypatch):

@@ -122,7 +122,7 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     """The request, merged with earlier ones in the directory. Raises StoreError for another study.
 
     Without rows there is nothing to merge, but an interrupted search may have left times or effects of another study,
-    and the summary of a finished study whose rows were not kept would be lost.
+    and the summary or answer of a finished study whose rows were not kept would be lost.
     """
     kept = bool(part_paths(path / "trials"))
     there: dict[str, Any] = {}
@@ -146,12 +146,12 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     changed += [f"text {name} has the tokens of {twin}, measured there" for name, twin in twins if name != twin]
     if there.get("complete") and SEARCH not in requested and not any((path / "trials").glob("*")):
         raise StoreError(f"{path} has a summary, but not its measurements ({path}/trials); use another `out`")
+    if changed and (kept or there.get("complete")):
+        raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
     if not kept:
         for name in BESIDE if changed else ():
             (path / name).unlink(missing_ok=True)
         return {**requested}
-    if changed:
-        raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
     lists = {key: [*dict.fromkeys([*earlier.get(key, ()), *requested[key]])] for key in LISTS}
     draws = max(earlier.get("draws", 1), requested["draws"])
     return {**requested, **grown, **lists, "draws": draws, "calibrate": calibrate}
