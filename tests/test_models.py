@@ -484,6 +484,15 @@ def test_remote_code_runs_only_on_request(folder, tmp_path, monkeypatch):
     assert ran.exists()
 
 
+def test_code_that_is_not_run_is_named_where_transformers_has_its_own(folder):
+    """For jina-embeddings-v2-base-de a BERT of its weights, with other outputs, was measured without a word."""
+    own = {"AutoModel": "own.Model"}
+    with pytest.warns(UserWarning, match=r"code of its own \(auto_map in config.json\), which is not run: the bert of"):
+        load(folder(auto_map=own))
+    with pytest.warns(UserWarning, match="code of its own"), pytest.raises(ModelError, match="would be random"):
+        load(folder(auto_map=own, num_hidden_layers=9))  # as of jina-embeddings-v2-base-en
+
+
 class Evil:
     """Unpickling it makes the folder ``ran``."""
 

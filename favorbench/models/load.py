@@ -357,6 +357,12 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     _check_attention(name, config)
     kind = _class_for(config, gguf is not None)
     causal = kind is not transformers.AutoModel
+    if not remote_code and any(str(part).startswith("AutoModel") for part in getattr(config, "auto_map", None) or ()):
+        doubts.append(
+            f"{name} comes with code of its own (auto_map in config.json), which is not run: the {config.model_type} "
+            "of transformers is measured, which may be another model; to run that code, read it, then use "
+            "--trust-remote-code (trust_remote_code=True)"
+        )
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=remote_code)
     check_memory(4.0 * empty.num_parameters(), f"{name} in float32", "give a smaller model")
