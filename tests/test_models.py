@@ -464,6 +464,28 @@ def test_a_model_of_the_hub_is_of_one_revision(snapshot, monkeypatch):
     assert revisions == [snapshot.name]
 
 
+def test_a_tokenizer_that_is_downloaded_and_cannot_be_read_is_said_to_be_so(snapshot, monkeypatch):
+    """The model was said to have none, where sentencepiece is not installed."""
+    (snapshot / "tokenizer.json").rename(kept := snapshot.parent / "kept.json")  # not complete: the hub is asked
+
+    def tokenizer(*_, **__):
+        kept.rename(snapshot / "tokenizer.json")
+        raise ValueError("`sentencepiece` is required")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", tokenizer)
+    with pytest.raises(ModelError, match="nobody/tiny: its tokenizer cannot be loaded: ValueError: `sentencepiece` is"):
+        load("nobody/tiny")
+
+
+def test_a_model_of_characters_needs_no_files_of_a_tokenizer(tmp_path):
+    """A folder of CANINE, as transformers saves it, was said to have no tokenizer."""
+    settings = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "intermediate_size"), 1)
+    transformers.CanineModel(transformers.CanineConfig(hidden_size=8, num_hash_buckets=8, **settings)).save_pretrained(
+        tmp_path
+    )
+    assert load(str(tmp_path)).tokenizer("ab", add_special_tokens=False)["input_ids"] == [97, 98]
+
+
 def test_a_model_of_the_hub_without_a_tokenizer_reads_no_texts(snapshot):
     """Each of its tokens was unknown, without a word."""
     for file in ("tokenizer.json", "tokenizer_config.json"):

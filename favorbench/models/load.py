@@ -374,7 +374,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         raise ModelError(
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
-    tokenizer = _tokenizer(home, source, config)  # downloads it, before digests are taken
+    tokenizer = _tokenizer(home, folder, source, config)  # downloads it, before digests are taken
     # transformers downloads what it needs; another program may download the rest, and then it would be another model.
     for file in () if isinstance(home, Path) else (_POOLING, _MODULES, *_SETTINGS):
         with contextlib.suppress(OSError):  # not there
@@ -447,23 +447,20 @@ def _check_tokenizer(home: Path | str, config: Any, revision: str | None) -> Non
         )
 
 
-def _tokenizer(home: Path | str, source: dict[str, Any], config: Any) -> Any:
-    """The tokenizer of a model; None for models that do not read text.
+def _tokenizer(home: Path | str, folder: Path, source: dict[str, Any], config: Any) -> Any:
+    """The tokenizer of a model; None for models that do not read text. folder: where its files are.
 
-    Without tokenizer files transformers would create a tokenizer with an empty vocabulary.
+    Without them transformers creates a tokenizer with an empty vocabulary, unless its words are bytes or characters.
     """
     if not source["trust_remote_code"]:
         _check_tokenizer(home, config, source.get("revision"))
-    in_folder = isinstance(home, Path) and "gguf_file" not in source
-    if in_folder and not _has_tokenizer(Path(home)):
-        return None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(home, **source)
         return tokenizer if len(tokenizer) > len(tokenizer.all_special_tokens) + 2 else None  # 2: of the class itself
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a missing tokenizer
         if "trust_remote_code" in str(error):
             raise
-        if in_folder:  # its files are there
+        if "gguf_file" not in source and _has_tokenizer(folder):  # its files are there
             raise ModelError(f"{home}: its tokenizer cannot be loaded: {reason_of(error)}") from error
         return None
 
