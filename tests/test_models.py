@@ -515,6 +515,12 @@ def test_code_that_is_not_run_is_named_where_transformers_has_its_own(folder):
         load(folder(auto_map=own, num_hidden_layers=9))  # as of jina-embeddings-v2-base-en
 
 
+def test_a_class_that_transformers_lacks_is_named(folder):
+    """A subclass of a user, saved by save_pretrained, was measured as the class of transformers without a word."""
+    with pytest.warns(UserWarning, match="is saved as 'ScaledBert', which transformers does not have: the bert of"):
+        load(folder(architectures=["ScaledBert"]))
+
+
 class Evil:
     """Unpickling it makes the folder ``ran``."""
 

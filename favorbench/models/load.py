@@ -357,11 +357,18 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     _check_attention(name, config)
     kind = _class_for(config, gguf is not None)
     causal = kind is not transformers.AutoModel
-    if not remote_code and any(str(part).startswith("AutoModel") for part in getattr(config, "auto_map", None) or ()):
+    instead = f"the {config.model_type} of transformers is measured, which may be another model"
+    unknown = [kind for kind in config.architectures or () if not hasattr(transformers, kind)]
+    if any(str(part).startswith("AutoModel") for part in getattr(config, "auto_map", None) or ()):
+        if not remote_code:
+            doubts.append(
+                f"{name} comes with code of its own (auto_map in config.json), which is not run: {instead}; to run it, "
+                "read it, then use --trust-remote-code (trust_remote_code=True)"
+            )
+    elif unknown:
         doubts.append(
-            f"{name} comes with code of its own (auto_map in config.json), which is not run: the {config.model_type} "
-            "of transformers is measured, which may be another model; to run that code, read it, then use "
-            "--trust-remote-code (trust_remote_code=True)"
+            f"{name} is saved as {shown(unknown[0])}, which transformers does not have: {instead}; to measure your "
+            "class, give a module:function whose model is one"
         )
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=remote_code)
