@@ -515,6 +515,16 @@ def test_code_that_is_not_run_is_named_where_transformers_has_its_own(folder):
         load(folder(auto_map=own, num_hidden_layers=9))  # as of jina-embeddings-v2-base-en
 
 
+def test_a_text_is_cut_at_its_end(folder, tmp_path):
+    """Tokenizers of chats, such as that of Zephyr, keep the last tokens."""
+    name = folder()
+    settings = json.loads((tmp_path / "model/tokenizer_config.json").read_text())
+    (tmp_path / "model/tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    (tmp_path / "text.txt").write_text("w5 w6 w7 w8")
+    (text,) = tokenise(load(name), read_texts([tmp_path / "text.txt"]), 3)
+    assert text.tokens.tolist() == [[5, 6, 7]]
+
+
 def test_a_class_that_transformers_lacks_is_named(folder):
     """A subclass of a user, saved by save_pretrained, was measured as the class of transformers without a word."""
     with pytest.warns(UserWarning, match="is saved as 'ScaledBert', which transformers does not have: the bert of"):

@@ -463,6 +463,7 @@ def _tokenizer(home: Path | str, folder: Path, source: dict[str, Any], config: A
         _check_tokenizer(home, config, source.get("revision"))
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(home, **source)
+        tokenizer.truncation_side = "right"  # some would keep the last tokens of a text
         return tokenizer if len(tokenizer) > len(tokenizer.all_special_tokens) + 2 else None  # 2: of the class itself
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a missing tokenizer
         if "trust_remote_code" in str(error):
