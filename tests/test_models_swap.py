@@ -868,6 +868,13 @@ def test_methods_that_group_keys_are_unlike_with_a_cache_which_is_said(tokens, c
     assert ((second[True] - second[False]).abs().max() > 1e-4) == unlike
 
 
+def test_so_it_is_after_a_prompt_of_one_token(tokens):
+    """As of all models with an encoder."""
+    model = llama()
+    with pytest.warns(UserWarning, match="use_cache=False"), replace_attention(model, method="clusters", size=1):
+        model.generate(tokens[:1, :1], max_new_tokens=3, min_new_tokens=3)
+
+
 def test_layers_have_the_same_numbers_where_a_part_is_called_before_the_whole(tokens):
     """The layers of the whole counted as further ones, which stayed exact without a word."""
     model = llama()

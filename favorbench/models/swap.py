@@ -174,7 +174,7 @@ def replace_calls(
         output = estimates(call, lambda part: chosen.outputs(part, seed, names), own)
         record.replaced += 1
         done.add(call.name)
-        if call.causal:
+        if call.causal or call.key.shape[2] == 1:  # of one token the mask is full
             whole.add(call.name)
         elif call.name in whole and call.query.shape[2] < call.key.shape[2] and not by_query:
             cached.add(call.name)
