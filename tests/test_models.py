@@ -411,6 +411,15 @@ def test_why_the_hub_does_not_give_a_model_is_said(monkeypatch):
         load("some/model")
 
 
+def test_a_model_of_the_hub_needs_no_other_files_of_its_repository(snapshot):
+    """As after `hf download --include "*.safetensors" "*.json"`, which keeps the list of all files."""
+    trees = snapshot.parents[1] / "trees"
+    trees.mkdir()
+    files = {"README.md": {"size": 9, "blob_id": "1"}}
+    (trees / f"{snapshot.name}.json").write_text(json.dumps({"format_version": 1, "files": files}))
+    assert load("nobody/tiny").tokenizer is not None
+
+
 def test_the_pooling_of_a_model_of_the_hub_is_asked_for(snapshot, monkeypatch):
     """transformers downloads only what it needs, which is not how sentence-transformers embeds texts."""
     (snapshot / "tokenizer.json").unlink()  # not complete, so that the hub is asked

@@ -322,7 +322,8 @@ def _weights_in(folder: Path, chosen: str | None) -> list[Path]:
 
 def _snapshot(name: str) -> Path:
     """The folder of a model of the hub that is on this machine."""
-    return Path(import_module("huggingface_hub").snapshot_download(name, local_files_only=True))
+    hub = import_module("huggingface_hub")  # its snapshot_download refuses a folder that lacks any file of the hub's
+    return Path(hub.hf_hub_download(name, "config.json", local_files_only=True)).parent
 
 
 def _has_tokenizer(folder: Path) -> bool:
