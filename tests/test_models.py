@@ -342,7 +342,7 @@ def test_a_folder_with_the_name_of_a_packaged_model_is_said_to_be_another(folder
     """A model of the user's in a folder smollm2 was taken for the packaged one, without a word."""
     monkeypatch.chdir(Path(folder()).parent)
     Path("model").rename("minilm")
-    monkeypatch.setattr("favorbench.models.load._packaged", lambda name: f"the package's {name}")
+    monkeypatch.setattr("favorbench.models.load._packaged", lambda name, _: f"the package's {name}")
     with pytest.warns(UserWarning, match="minilm is the packaged model; for the folder .* give ./minilm"):
         assert load("minilm") == "the package's minilm"
     assert load("./minilm").sources
