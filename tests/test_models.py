@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -538,6 +539,34 @@ def test_a_class_that_transformers_lacks_is_named(folder):
     """A subclass of a user, saved by save_pretrained, was measured as the class of transformers without a word."""
     with pytest.warns(UserWarning, match="is saved as 'ScaledBert', which transformers does not have: the bert of"):
         load(folder(architectures=["ScaledBert"]))
+
+
+@pytest.mark.parametrize("layers, extra, first", [
+    (2, {}, None),
+    (1, {}, "encoder.layer.1.attention.output.LayerNorm.bias"),
+    (2, {"encoder.layer.0.attention.distance_embedding": 8}, "encoder.layer.0.attention.distance_embedding"),
+    (2, {"bert.encoder.layer.0.output.dense.lora_A.weight": 8}, "bert.encoder.layer.0.output.dense.lora_A.weight"),
+    (2, {"cls.predictions.bias": 9, "classifier.0.weight": 3, "mtp.layers.0.self_attn.q_proj.weight": 3}, None),
+    (2, {"encoder.layer.0.attention.rotary_emb.inv_freq": 4}, "encoder.layer.0.attention.rotary_emb.inv_freq"),
+    (2, {"embeddings.position_ids": 32}, None),
+    (2, {"encoder.layer.0.attention.masked_bias": 1, "encoder.layer.0.attention.bias": 1}, None),
+])  # fmt: skip
+def test_weights_that_have_no_place_inside_the_model_are_named(folder, tmp_path, layers, extra, first):
+    """Further layers, or relative positions that transformers 5 dropped for BERT, were left out without a word."""
+    from safetensors.torch import load_file, save_file
+
+    name, weights = folder(num_hidden_layers=layers), tmp_path / "model/model.safetensors"
+    more = {key: torch.ones(size) for key, size in extra.items()}
+    save_file({**load_file(weights), **more}, weights, {"format": "pt"})
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load(name)
+    said = [str(warning.message) for warning in caught]
+    if first is None:
+        assert not said
+    else:
+        count = "1 weight" if extra else "16 weights"
+        assert len(said) == 1 and f"has {count} without a place in the bert" in said[0]
+        assert said[0].endswith(f": {first}")
 
 
 class Evil:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from favorbench.errors import FavorbenchError, InputError, ModelError
 from favorbench.files import file_version, open_regular, read_json, read_regular
-from favorbench.formats import reason_of, shown
+from favorbench.formats import counted, reason_of, shown
 from favorbench.models import torch, transformers
 from favorbench.models.interface import check_plain
 from favorbench.numerics.machine import check_memory
@@ -183,6 +183,9 @@ _ADAPTER = "adapter_config.json"
 
 #: In the names of classifiers and rerankers, whose heads are not loaded; encoders often have those of pretraining.
 _CLASSES = re.compile("For(?!MaskedLM|PreTraining)[A-Z]")
+
+#: In the names of weights inside a model that it does not need: masks of old versions, and heads of its parts.
+_NEEDLESS = re.compile(r"(attn|attention)\.(masked_)?bias$|pooler|\bhead\.")
 
 #: A tokenizer without a limit reports a larger number.
 _NO_LIMIT = 1_000_000_000
@@ -382,6 +385,11 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         raise ModelError(
             f"{name}: {len(missing)} of its weights are not in its files, and would be random: {missing[0]}"
         )
+    if unused := _unused_inside(model, facts["unexpected_keys"]):
+        doubts.append(
+            f"{name} has {counted(len(unused), 'weight')} without a place in the {config.model_type} that its "
+            f"config.json describes; it is measured without them, and may be another model: {unused[0]}"
+        )
     tokenizer = _tokenizer(home, folder, source, config)  # downloads it, before digests are taken
     # transformers downloads what it needs; another program may download the rest, and then it would be another model.
     for file in () if isinstance(home, Path) else (_POOLING, _MODULES, *_SETTINGS):
@@ -396,6 +404,13 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
     return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)
+
+
+def _unused_inside(model: Any, unused: Iterable[str]) -> list[str]:
+    """The weights of files, such as of further layers, that belong inside a model; heads of tasks are beside it."""
+    parts = {name.partition(".")[0] for name, _ in model.base_model.named_parameters()}
+    inside = (key for key in unused if key.removeprefix(f"{model.base_model_prefix}.").partition(".")[0] in parts)
+    return sorted(key for key in inside if not _NEEDLESS.search(key))
 
 
 def _pooling(folder: Path) -> str:
