@@ -569,6 +569,18 @@ def test_weights_that_have_no_place_inside_the_model_are_named(folder, tmp_path,
         assert said[0].endswith(f": {first}")
 
 
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("content, share", [("w5 x y w6 z q w7", "57 %"), ("w5 x w6 y", None), ("x y z", "100 %")])
+def test_a_text_that_the_tokenizer_hardly_knows_is_named(folder, content, share):
+    """Text in another script was one token, repeated, and each estimator was said to replace attention unnoticed."""
+    Path("text.txt").write_text(content)
+    for command in ("capture {} --out heads.npz", "model {} --maps none --methods none --draws 1 --no-heads --out run"):
+        code, _, error = run(f"{command.format(folder())} --text text.txt -q")
+        assert code == 0, error
+        assert error.count("tokens are [UNK]: the tokenizer of") == (share is not None)
+        assert f"text: {share} of its tokens" in error or share is None
+
+
 class Evil:
     """Unpickling it makes the folder ``ran``."""
 

@@ -30,6 +30,7 @@ from favorbench.models.load import (
     read_texts,
     tokenise,
     versions,
+    warn_of_unknown,
 )
 from favorbench.models.plan import LENGTH
 from favorbench.models.recorder import Choice, Recorder, Run
@@ -180,6 +181,7 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
     texts = tokenise(loaded, files, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     shortest = min(text.tokens.shape[1] for text in texts)
     texts = tokenise(loaded, files, shortest)  # again: the token that closes a text is to close those that are cut, too
+    warn_of_unknown(loaded, texts)
     base = loaded.model if head else loaded.model.base_model
     config, parameters = base.config, inspect.signature(base.forward).parameters
     # Masks take 16 bytes for each pair of tokens, and eager attention stores its weights.

@@ -616,6 +616,26 @@ def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[
     return pieces
 
 
+def warn_of_unknown(loaded: Loaded, texts: Sequence[Text]) -> None:
+    """Warn of texts that are mostly the unknown token, such as those of a script that the tokenizer lacks."""
+    unknown = loaded.tokenizer.unk_token_id
+    if unknown is None:
+        return
+    special, shares = torch.tensor([token for token in loaded.tokenizer.all_special_ids if token != unknown]), {}
+    for text in texts:
+        share = float((text.tokens[~torch.isin(text.tokens, special)] == unknown).float().mean())
+        if share > 0.5:
+            shares[text.name] = share
+    if shares:
+        name, share = next(iter(shares.items()))
+        more = f", and over half of those of {len(shares) - 1} more" if len(shares) > 1 else ""
+        warnings.warn(
+            f"{name}: {100 * share:.0f} % of its tokens are {loaded.tokenizer.unk_token}{more}: the tokenizer of "
+            f"{loaded.name} does not know these words, so that nothing of them reaches the model",
+            stacklevel=3,
+        )
+
+
 def _token_ids(loaded: Loaded, text: TextFile, **options: Any) -> Any:
     """The tokens of a text. Raises EstimatorError where the tokenizer fails."""
     with failures_named(f"the tokenizer of model {shown(loaded.name)}"):

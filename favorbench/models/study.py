@@ -34,7 +34,7 @@ from favorbench.models.effects import (
 )
 from favorbench.models.gradients import check_backward_memory, dimensions, gradient_draws
 from favorbench.models.interface import Call, observe_attention
-from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise
+from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise, warn_of_unknown
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead, certified_on
 from favorbench.models.replacements import (
@@ -152,6 +152,7 @@ class MeasuredModel:
         self.length = usual if scenario.length is None else scenario.length
         if self.loaded.inputs is None:
             self.model, texts = self.loaded.model, texts_of(self.loaded, files, self.length)
+            warn_of_unknown(self.loaded, texts)
         else:
             self.length = 0
             self.model, texts = over_inputs(self.loaded)
