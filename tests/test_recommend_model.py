@@ -670,12 +670,12 @@ def test_an_embedding_projected_after_the_mean_is_named(folder, texts):  # noqa:
     """Sentence-transformers lists the modules after the model; normalising changes no cosine."""
     shutil.copytree(f"{folder}/bert", "projected")
     command = f"model projected --text {texts[0]} -L {LENGTH} --maps none --methods none --draws 1 --no-heads -q --out"
-    said = "projected embeds texts by Dense (modules.json), and the mean over tokens is measured"
-    for kind, warned in (("Normalize", False), ("Dense", True)):
+    said = "projected embeds texts by {} (modules.json), and the mean over tokens is measured"
+    for kind, warned in (("Normalize", False), ("Dense", True), ("SpladePooling", True)):
         kinds = [f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", kind)]
         Path("projected/modules.json").write_text(json.dumps([{"idx": 0, "type": name} for name in kinds]))
         printed_errors = run(f"{command} {kind}")[2]
-        assert (said in printed_errors) == ("embeds texts" in printed_errors) == warned
+        assert (said.format(kind) in printed_errors) == ("embeds texts" in printed_errors) == warned
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "{}x"])

@@ -414,14 +414,15 @@ def _unused_inside(model: Any, unused: Iterable[str]) -> list[str]:
 
 
 def _pooling(folder: Path) -> str:
-    """How sentence-transformers embeds texts beside the mean over tokens: other modes of pooling, and projections."""
+    """How sentence-transformers embeds texts beside the mean over tokens: other modes of pooling, and other modules."""
     pooling, modules = folder / _POOLING, folder / _MODULES
     given = read_json(pooling, dict[str, Any], "the pooling of a model") if pooling.exists() else {}
     modes = [mode if on is True else str(on) for mode, on in given.items() if mode.startswith("pooling_mode") and on]
     modes = [mode for mode in modes if mode not in ("pooling_mode_mean_tokens", "mean")]
     after = read_json(modules, list[dict[str, Any]], "the modules of a model") if modules.exists() else []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in after]
-    named = {_POOLING: modes, _MODULES: [kind for kind in kinds if kind in ("Dense", "LayerNorm")]}
+    plain = ("Transformer", "Pooling", "Normalize", "Dropout")
+    named = {_POOLING: modes, _MODULES: [kind for kind in kinds if kind not in plain]}
     words = " and ".join(f"{', '.join(names)} ({file})" for file, names in named.items() if names)
     return words and f"embeds texts by {words}"
 
