@@ -88,14 +88,15 @@ def test_until_it_is_finished_a_search_names_the_cheapest_that_hits_and_then_the
     assert stopped.decision().multiplications == cost
 
 
-@pytest.mark.parametrize("verdict, undecided", [("certified", 3), ("dropped", 4)])
-def test_candidates_without_a_verdict_are_named_where_they_would_be_chosen(verdict, undecided):
-    """Those that cost no more than the certified one, as one setting beside settings per head; all if none is."""
+@pytest.mark.parametrize("error, undecided", [(0.1, 3), (0.4, 5)])
+def test_candidates_without_a_verdict_are_named_where_they_were_tested(error, undecided):
+    """Before a certified one, also of its cost; all if none is. Those behind it have draws that came with others."""
     stopped = Stopped("h0", Rule(0.3, 0.9, 0.05), 10.0, "mse")
-    stopped.candidates = [candidate(cost) for cost in (0.5, 1.0, 2.0, 2.0, 3.0)]
+    stopped.candidates = [candidate(cost) for cost in (0.5, 1.0, 2.0, 2.0, 2.0, 3.0)]
     for each in stopped.candidates:
         each.values = [0.2 * each.cost]
-    stopped.candidates[3].verdict, stopped.finished = verdict, True
+    stopped.candidates[3].values = [error] * 100
+    stopped.search()
     assert len(stopped.decision().undecided) == undecided
 
 

@@ -33,7 +33,7 @@ class Decision(NamedTuple):
     hits: draws that meet the target. quantile: of the error, at the requested probability. bound: the certified bound
     of the error at that probability; inf if there is none. share: cost relative to exact attention. cheaper_from: the
     length from which it takes fewer multiplications than exact attention, None if it never does. uniform: the quantile
-    of uniform attention. undecided: settings without a verdict that cost no more. dearer, rank: the numbers of settings
+    of uniform attention. undecided: settings that were tested without a verdict. dearer, rank: the numbers of settings
     excluded for their cost, and for the rank of their output. spent: the number of measurements. full: the number that
     a sweep would take to certify every setting. per_head: the setting of each head, by label, where settings differ
     between heads; heads without one stay exact.

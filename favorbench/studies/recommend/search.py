@@ -47,7 +47,8 @@ class Interrupted(KeyboardInterrupt):
 class Candidate:
     """A setting, its cost, and its error in each draw, signed so that smaller is better.
 
-    random: whether the error differs between draws. If not, one draw decides.
+    random: whether the error differs between draws. If not, one draw decides. judged: how many draws were tested; some
+    are measured only because another size of the estimator was.
     """
 
     setting: EstimatorSetting
@@ -55,16 +56,16 @@ class Candidate:
     random: bool
     values: list[float] = field(default_factory=list)
     verdict: Verdict = "open"
-    _judged: int = 0
+    judged: int = 0
     _hits: int = 0
 
     def judge(self, rule: Rule) -> None:
         """Judge the new draws one by one. The first verdict stands."""
-        for value in self.values[self._judged :]:
+        for value in self.values[self.judged :]:
             self._hits += value <= rule.target
-            self._judged += 1
+            self.judged += 1
             if self.verdict == "open" and self.random:
-                self.verdict = rule.verdict(self._hits, self._judged)
+                self.verdict = rule.verdict(self._hits, self.judged)
             elif self.verdict == "open":
                 self.verdict = "certified" if self._hits else "dropped"
 
@@ -229,8 +230,7 @@ class CandidateSearch(ABC):
         )  # fmt: skip
         if not self.finished:
             return result
-        limit = candidate.cost if certified else math.inf
-        undecided = tuple(c.setting.text for c in self._measured if c.verdict == "open" and c.cost <= limit)
+        undecided = tuple(c.setting.text for c in self.candidates if c.verdict == "open" and c.judged)
         return result._replace(bound=signed(candidate.bound(self.rule), self.metric), undecided=undecided)
 
     @property
