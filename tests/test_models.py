@@ -421,6 +421,22 @@ def test_a_model_of_the_hub_needs_no_other_files_of_its_repository(snapshot):
     assert load("nobody/tiny").tokenizer is not None
 
 
+def test_the_settings_of_a_tokenizer_of_the_hub_are_asked_for(snapshot, monkeypatch):
+    """Other programs fetch tokenizer.json alone, of which transformers makes a BERT's that has no capital letters."""
+    asked, load_it = [], transformers.AutoTokenizer.from_pretrained
+    monkeypatch.setattr(
+        "transformers.AutoTokenizer.from_pretrained", lambda home, **more: asked.append(home) or load_it(home, **more)
+    )
+    load("nobody/tiny")
+    (snapshot / "tokenizer_config.json").unlink()
+    load("nobody/tiny")
+    absent = snapshot.parents[1] / ".no_exist" / snapshot.name / "tokenizer_config.json"  # as transformers has asked
+    absent.parent.mkdir(parents=True)
+    absent.touch()
+    load("nobody/tiny")
+    assert asked == [snapshot, "nobody/tiny", snapshot]
+
+
 def test_the_pooling_of_a_model_of_the_hub_is_asked_for(snapshot, monkeypatch):
     """transformers downloads only what it needs, which is not how sentence-transformers embeds texts."""
     (snapshot / "tokenizer.json").unlink()  # not complete, so that the hub is asked

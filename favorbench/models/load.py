@@ -305,7 +305,9 @@ def _cached(name: str) -> Path | None:
     with contextlib.suppress(OSError, ValueError):  # not there, or not a name of the hub
         folder = _snapshot(name)
         weights = weight_files(folder)
-        if weights and all(map(Path.exists, [folder / "config.json", *weights])) and _has_tokenizer(folder):
+        settings = import_module("huggingface_hub").try_to_load_from_cache(name, "tokenizer_config.json")
+        known = settings is not None  # here, or not on the hub; else the hub is asked, as tokens depend on it
+        if known and weights and all(map(Path.exists, [folder / "config.json", *weights])) and _has_tokenizer(folder):
             return folder
     return None
 
