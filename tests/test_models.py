@@ -541,6 +541,14 @@ def test_code_that_is_not_run_is_named_where_transformers_has_its_own(folder):
         load(folder(auto_map=own, num_hidden_layers=9))  # as of jina-embeddings-v2-base-en
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_code_of_a_model_that_transformers_does_not_run_is_not_said_to_be_trusted(trusted, folder):
+    """As of rerankers, whose code is a class of another kind: with --trust-remote-code it was left without a word."""
+    name = folder(auto_map={"AutoModelForSequenceClassification": "own.Model"})
+    with pytest.warns(UserWarning, match="is not run: .*; to run it, read it, then give a module:function"):
+        load(name, trust_remote_code=trusted)
+
+
 def test_a_text_is_cut_at_its_end(folder, tmp_path):
     """Tokenizers of chats, such as that of Zephyr, keep the last tokens."""
     name = folder()

@@ -365,11 +365,14 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     causal = kind is not transformers.AutoModel
     instead = f"the {config.model_type} of transformers is measured, which may be another model"
     unknown = [kind for kind in config.architectures or () if not hasattr(transformers, kind)]
-    if any(str(part).startswith("AutoModel") for part in getattr(config, "auto_map", None) or ()):
-        if not remote_code:
+    own = {str(part) for part in getattr(config, "auto_map", None) or ()}
+    may_run = kind.__name__ in own  # transformers runs it for these classes only
+    if any(part.startswith("AutoModel") for part in own):
+        if not (remote_code and may_run):
+            trust = "use --trust-remote-code (trust_remote_code=True)"
             doubts.append(
                 f"{name} comes with code of its own (auto_map in config.json), which is not run: {instead}; to run it, "
-                "read it, then use --trust-remote-code (trust_remote_code=True)"
+                f"read it, then {trust if may_run else 'give a module:function whose model is of its class'}"
             )
     elif unknown:
         doubts.append(
