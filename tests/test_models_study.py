@@ -622,6 +622,7 @@ def test_intervals_over_texts_are_said_to_leave_out_the_draws_that_texts_share(f
         assert "interval over texts, which share the draws" in charts(found)[0].caption
 
 
+@pytest.mark.filterwarnings("ignore:24. .* does not know these words")
 def test_the_stated_memory_of_gradients_is_that_of_the_longest_text(folder):
     texts = [str(small_text(f"{length}.txt", length)) for length in (6, 24)]
     scenario, said = asked(folder, maps=(), methods=(), draws=1), []
