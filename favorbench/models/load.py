@@ -363,22 +363,8 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     _check_attention(name, config)
     kind = _class_for(config, gguf is not None)
     causal = kind is not transformers.AutoModel
-    instead = f"the {config.model_type} of transformers is measured, which may be another model"
-    unknown = [kind for kind in config.architectures or () if not hasattr(transformers, kind)]
-    own = {str(part) for part in getattr(config, "auto_map", None) or ()}
-    may_run = kind.__name__ in own  # transformers runs it for these classes only
-    if any(part.startswith("AutoModel") for part in own):
-        if not (remote_code and may_run):
-            trust = "use --trust-remote-code (trust_remote_code=True)"
-            doubts.append(
-                f"{name} comes with code of its own (auto_map in config.json), which is not run: {instead}; to run it, "
-                f"read it, then {trust if may_run else 'give a module:function whose model is of its class'}"
-            )
-    elif unknown:
-        doubts.append(
-            f"{name} is saved as {shown(unknown[0])}, which transformers does not have: {instead}; to measure your "
-            "class, give a module:function whose model is one"
-        )
+    if doubt := _other_class(name, config, kind, remote_code):
+        doubts.append(doubt)
     with torch.device("meta"):
         empty = kind.from_config(config, trust_remote_code=remote_code)
     check_memory(4.0 * empty.num_parameters(), f"{name} in float32", "give a smaller model")
@@ -409,6 +395,26 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
     return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)
+
+
+def _other_class(name: str, config: Any, kind: Any, remote_code: bool) -> str:
+    """Why the class of transformers that is loaded may not be the model's own; empty if it is."""
+    instead = f"the {config.model_type} of transformers is measured, which may be another model"
+    unknown = [kind for kind in config.architectures or () if not hasattr(transformers, kind)]
+    own = {str(part) for part in getattr(config, "auto_map", None) or ()}
+    may_run = kind.__name__ in own  # transformers runs it for these classes only
+    if any(part.startswith("AutoModel") for part in own):
+        trust = "use --trust-remote-code (trust_remote_code=True)"
+        return "" if remote_code and may_run else (
+            f"{name} comes with code of its own (auto_map in config.json), which is not run: {instead}; to run it, "
+            f"read it, then {trust if may_run else 'give a module:function whose model is of its class'}"
+        )  # fmt: skip
+    if unknown:
+        return (
+            f"{name} is saved as {shown(unknown[0])}, which transformers does not have: {instead}; to measure your "
+            "class, give a module:function whose model is one"
+        )
+    return ""
 
 
 def _unused_inside(model: Any, unused: Iterable[str]) -> list[str]:
