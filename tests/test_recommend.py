@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -595,6 +596,8 @@ def test_a_second_run_measures_nothing_and_another_target_little(heads, monkeypa
         assert fb.recommend(heads, 0.05, methods="clusters,sampled-keys", out="run") == first
     assert sorted(os.listdir("run/trials")) == parts
     assert fb.recommend(heads, 0.5, methods="clusters,sampled-keys", out="run").decisions[0].bound <= 0.5
+    check_refused("recommend HEADS --methods clusters --out run => holds another run", HEADS=heads)
+    shutil.rmtree("run/trials")  # the answer would be replaced
     check_refused("recommend HEADS --methods clusters --out run => holds another run", HEADS=heads)
 
 

@@ -202,7 +202,8 @@ class Store(RowStore):
                 here = machine(self.plan.study.backend)
                 self._elsewhere = here if _unlike(here, manifest) else {}
                 return manifest
-            if manifest["complete"] or part_paths(self.path / "trials"):  # else no draw of it was saved
+            answered = (self.path / "recommendation.json").exists()  # its draws may have been removed
+            if manifest["complete"] or answered or part_paths(self.path / "trials"):  # else no draw of it was saved
                 raise StoreError(f"{self.path} holds another run: {self._difference(manifest)}; use another `out`")
         lengths = sorted({shape.head.query_len for shape in self.plan.shapes})
         return self._write_manifest({
