@@ -276,8 +276,8 @@ def test_weights_that_are_replaced_meanwhile_are_an_error(folder, tmp_path, monk
         load(name)
 
 
-def write_gguf(path, seed):
-    """A causal model of one layer with random weights."""
+def write_gguf(path, seed, tensors=(), **more):
+    """A causal model of one layer with random weights. tensors: the names of further ones; more: further fields."""
     gguf, sizes = pytest.importorskip("gguf"), {"token_embd": (40, 8), "output": (40, 8), "output_norm": (8,)}
     path.parent.mkdir(exist_ok=True)
     writer, random = gguf.GGUFWriter(path, "llama"), np.random.default_rng(seed)
@@ -285,7 +285,7 @@ def write_gguf(path, seed):
         "context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 8, "head_count": 2,
         "head_count_kv": 2, "layer_norm_rms_eps": 1e-5, "vocab_size": 40, "rope_dimension_count": 4,
         "tokenizer_model": "gpt2", "token_list": ["a", "b", "ab", *map(str, range(37))], "token_merges": ["a b"],
-        "token_types": [1] * 40,
+        "token_types": [1] * 40, **more,
     }.items():  # fmt: skip
         getattr(writer, f"add_{name}")(value)
     sizes |= {f"blk.0.attn_{part}": (8, 8) for part in ("q", "k", "v", "output")} | {"blk.0.attn_norm": (8,)}
@@ -298,6 +298,7 @@ def write_gguf(path, seed):
     writer.close()
 
 
+    sizes |= dict.fromkeys(tensors, (2,))
 def test_a_gguf_file_is_not_one_of_its_name_in_the_working_directory(tmp_path, monkeypatch):
     pytest.importorskip("accelerate")
     for seed, place in enumerate(("here", "there")):
@@ -319,6 +320,21 @@ def test_a_function_of_a_script_counts_with_the_script(monkeypatch, tmp_path):
     assert load("__main__:make").sources == {}  # in a notebook
     file.write_text("SCALE = 1", encoding="utf-8")
     script.__file__ = str(file)
+@pytest.mark.parametrize("more, lost", [
+    ({"rope_freq_base": 5e5}, None),
+    ({"tensors": ["rope_freqs"]}, "rope_freqs.weight"),  # as of Llama 3.1 and 3.2
+    ({"rope_scaling_factor": 4.0}, "llama.rope.scaling.factor"),
+])  # fmt: skip
+def test_scaled_positions_of_a_gguf_file_are_named(tmp_path, more, lost):
+    """transformers leaves them out: another model was measured without a word."""
+    pytest.importorskip("accelerate")
+    write_gguf(tmp_path / "model.gguf", 0, **more)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        load(str(tmp_path / "model.gguf"))
+    said = [str(warning.message) for warning in caught if "rotary positions" in str(warning.message)]
+    assert len(said) == (lost is not None) and all(f"({lost}), which transformers does not read" in it for it in said)
+
+
     assert load("__main__:make").sources == {"__main__": weights_digest([file])}
 
 

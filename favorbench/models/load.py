@@ -390,6 +390,11 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
     settings = [*map(folder.joinpath, _SETTINGS), *(folder.glob("*.py") if remote_code else ())]
     others = [folder / "tokenizer.json"] if gguf else settings  # which transformers takes for the one in a .gguf file
     sources = {file.name: weights_digest([file]) for file in others if file.exists()}
+    if gguf and (lost := _unread_positions(gguf, config)):
+        doubts.append(
+            f"{name} scales its rotary positions ({lost}), which transformers does not read from a .gguf file: it is "
+            "measured without this, and is another model; give the model as a folder or an id of the hub"
+        )
     if gguf and sources:
         doubts.append(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?")
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
@@ -415,6 +420,15 @@ def _other_class(name: str, config: Any, kind: Any, remote_code: bool) -> str:
             "class, give a module:function whose model is one"
         )
     return ""
+
+
+def _unread_positions(gguf: Path, config: Any) -> str:
+    """What scales rotary positions in a .gguf file, as of Llama 3.1, if the configuration read from it does not."""
+    reader = import_module("gguf").GGUFReader(gguf)
+    names = chain(reader.fields, (tensor.name for tensor in reader.tensors))
+    scales = (name for name in names if re.search(r"^rope_f|\.rope\.(scaling\.factor|scale_linear)$", name))
+    kept = re.search("'rope_type': '(?!default)", str(getattr(config, "rope_parameters", None)))
+    return "" if kept else next(scales, "")
 
 
 def _unused_inside(model: Any, unused: Iterable[str]) -> list[str]:
