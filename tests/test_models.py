@@ -21,7 +21,15 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from favorbench.models.interface import additive, intercept_attention, kind_of  # noqa: E402
-from favorbench.models.load import Loaded, load, module_digest, read_texts, tokenise, weights_digest  # noqa: E402
+from favorbench.models.load import (  # noqa: E402
+    Loaded,
+    load,
+    module_digest,
+    read_texts,
+    tokenise,
+    warn_of_unknown,
+    weights_digest,
+)
 from tests.command_line import run  # noqa: E402
 from tests.small_models import small_folder, small_model  # noqa: E402
 
@@ -290,6 +298,7 @@ def write_gguf(path, seed, tensors=(), **more):
         getattr(writer, f"add_{name}")(value)
     sizes |= {f"blk.0.attn_{part}": (8, 8) for part in ("q", "k", "v", "output")} | {"blk.0.attn_norm": (8,)}
     sizes |= {f"blk.0.ffn_{part}": (8, 8) for part in ("gate", "up", "down")} | {"blk.0.ffn_norm": (8,)}
+    sizes |= dict.fromkeys(tensors, (2,))
     for name, size in sizes.items():
         writer.add_tensor(f"{name}.weight", random.standard_normal(size).astype(np.float32))
     writer.write_header_to_file()
@@ -298,7 +307,6 @@ def write_gguf(path, seed, tensors=(), **more):
     writer.close()
 
 
-    sizes |= dict.fromkeys(tensors, (2,))
 def test_a_gguf_file_is_not_one_of_its_name_in_the_working_directory(tmp_path, monkeypatch):
     pytest.importorskip("accelerate")
     for seed, place in enumerate(("here", "there")):
@@ -312,14 +320,6 @@ def test_a_gguf_file_is_not_one_of_its_name_in_the_working_directory(tmp_path, m
     assert module_digest(near.model) != module_digest(far.model)
 
 
-def test_a_function_of_a_script_counts_with_the_script(monkeypatch, tmp_path):
-    """After an edit of the script the rows of its old model were taken for those of the new one."""
-    script, file = ModuleType("__main__"), tmp_path / "script.py"
-    vars(script)["make"] = lambda: (torch.nn.Linear(2, 2), torch.zeros(1, 2))
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    assert load("__main__:make").sources == {}  # in a notebook
-    file.write_text("SCALE = 1", encoding="utf-8")
-    script.__file__ = str(file)
 @pytest.mark.parametrize("more, lost", [
     ({"rope_freq_base": 5e5}, None),
     ({"tensors": ["rope_freqs"]}, "rope_freqs.weight"),  # as of Llama 3.1 and 3.2
@@ -335,6 +335,14 @@ def test_scaled_positions_of_a_gguf_file_are_named(tmp_path, more, lost):
     assert len(said) == (lost is not None) and all(f"({lost}), which transformers does not read" in it for it in said)
 
 
+def test_a_function_of_a_script_counts_with_the_script(monkeypatch, tmp_path):
+    """After an edit of the script the rows of its old model were taken for those of the new one."""
+    script, file = ModuleType("__main__"), tmp_path / "script.py"
+    vars(script)["make"] = lambda: (torch.nn.Linear(2, 2), torch.zeros(1, 2))
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert load("__main__:make").sources == {}  # in a notebook
+    file.write_text("SCALE = 1", encoding="utf-8")
+    script.__file__ = str(file)
     assert load("__main__:make").sources == {"__main__": weights_digest([file])}
 
 
@@ -617,8 +625,21 @@ def test_a_text_that_the_tokenizer_hardly_knows_is_named(folder, content, share)
     for command in ("capture {} --out heads.npz", "model {} --maps none --methods none --draws 1 --no-heads --out run"):
         code, _, error = run(f"{command.format(folder())} --text text.txt -q")
         assert code == 0, error
-        assert error.count("tokens are [UNK]: the tokenizer of") == (share is not None)
+        assert error.count("punctuation, are [UNK]: the tokenizer of") == (share is not None)
         assert f"text: {share} of its tokens" in error or share is None
+
+
+def test_the_marks_of_words_and_punctuation_do_not_make_a_text_known(folder, tmp_path):
+    """SentencePiece has a mark before each unknown word, so that no text was mostly unknown."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    backend = Tokenizer(models.Unigram([("<unk>", 0.0), ("\u2581", -1.0), (".", -1.0), ("w", -2.0)], unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(folder())
+    (tmp_path / "text.txt").write_text("x. y. z. w", encoding="utf-8")
+    loaded = load(str(tmp_path / "model"))
+    with pytest.warns(UserWarning, match="^text: 75 % of its tokens, beside punctuation, are <unk>: the tokenizer"):
+        warn_of_unknown(loaded, tokenise(loaded, read_texts([tmp_path / "text.txt"]), 20))
 
 
 class Evil:

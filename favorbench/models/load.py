@@ -643,21 +643,26 @@ def split_texts(loaded: Loaded, texts: Sequence[TextFile], length: int) -> list[
 
 
 def warn_of_unknown(loaded: Loaded, texts: Sequence[Text]) -> None:
-    """Warn of texts that are mostly the unknown token, such as those of a script that the tokenizer lacks."""
+    """Warn of texts that are mostly the unknown token, such as those of a script that the tokenizer lacks.
+
+    Special tokens and those without a letter or digit do not count: SentencePiece has a mark before each unknown word.
+    """
     unknown = loaded.tokenizer.unk_token_id
     if unknown is None:
         return
-    special, shares = torch.tensor([token for token in loaded.tokenizer.all_special_ids if token != unknown]), {}
+    special, shares = {*loaded.tokenizer.all_special_ids}, {}
     for text in texts:
-        share = float((text.tokens[~torch.isin(text.tokens, special)] == unknown).float().mean())
-        if share > 0.5:
-            shares[text.name] = share
+        tokens = text.tokens[0].tolist()
+        words = zip(tokens, loaded.tokenizer.convert_ids_to_tokens(tokens), strict=True)
+        known = sum(token not in special and any(map(str.isalnum, word)) for token, word in words)
+        if (count := tokens.count(unknown)) > known:
+            shares[text.name] = count / (count + known)
     if shares:
         name, share = next(iter(shares.items()))
         more = f", and over half of those of {len(shares) - 1} more" if len(shares) > 1 else ""
         warnings.warn(
-            f"{name}: {100 * share:.0f} % of its tokens are {loaded.tokenizer.unk_token}{more}: the tokenizer of "
-            f"{loaded.name} does not know these words, so that nothing of them reaches the model",
+            f"{name}: {100 * share:.0f} % of its tokens, beside punctuation, are {loaded.tokenizer.unk_token}{more}: "
+            f"the tokenizer of {loaded.name} does not know these words, so that nothing of them reaches the model",
             stacklevel=3,
         )
 
