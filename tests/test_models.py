@@ -31,7 +31,7 @@ from favorbench.models.load import (  # noqa: E402
     weights_digest,
 )
 from tests.command_line import run  # noqa: E402
-from tests.small_models import small_folder, small_model  # noqa: E402
+from tests.small_models import small_folder, small_model, small_text  # noqa: E402
 
 attention = torch.nn.functional.scaled_dot_product_attention
 
@@ -627,6 +627,17 @@ def test_a_text_that_the_tokenizer_hardly_knows_is_named(folder, content, share)
         assert code == 0, error
         assert error.count("punctuation, are [UNK]: the tokenizer of") == (share is not None)
         assert f"text: {share} of its tokens" in error or share is None
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_a_tokenizer_that_is_not_that_of_its_file_is_named(folder, tmp_path, family):
+    """As of a file that tokenizers wrote alone: the words of a GPT-2 were taken for pieces of bytes, without a word."""
+    name, settings = folder(family=family), tmp_path / "model/tokenizer_config.json"
+    command = f"capture {name} --text {small_text(tmp_path / 'text.txt')} --out {tmp_path / 'heads.npz'}"
+    assert "its tokens are not" not in run(command)[2]
+    settings.unlink()
+    assert run(command)[2].count("tokenizer.json, of which transformers makes a GPT2Tokenizer") == (family == "gpt2")
 
 
 def test_the_marks_of_words_and_punctuation_do_not_make_a_text_known(folder, tmp_path):

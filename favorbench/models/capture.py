@@ -30,6 +30,7 @@ from favorbench.models.load import (
     read_texts,
     tokenise,
     versions,
+    warn_of_tokenizer,
     warn_of_unknown,
 )
 from favorbench.models.plan import LENGTH
@@ -178,6 +179,7 @@ def text_runs(loaded: Loaded, files: Sequence[TextFile], length: int | None = No
 
     head: whether to run the language model head, which computes logits (L, vocabulary).
     """
+    warn_of_tokenizer(loaded, files)
     texts = tokenise(loaded, files, min(LENGTH, loaded.limit or LENGTH) if length is None else length)
     shortest = min(text.tokens.shape[1] for text in texts)
     texts = tokenise(loaded, files, shortest)  # again: the token that closes a text is to close those that are cut, too

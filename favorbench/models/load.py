@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -198,7 +199,7 @@ class Loaded:
     tokenizer: None if there is none. inputs: the arguments that a ``module:function`` returned. weights: the
     ``weights_digest`` of its files, or the ``module_digest`` of a function's model. causal: whether it has a language
     model head. sources: by name, the digests of the other files of its folder, or of a function's module. own_output:
-    in words, where it is neither the mean over tokens nor a prediction of the next one.
+    in words, where it is neither the mean over tokens nor a prediction of the next one. tokens: its tokenizer.json.
     """
 
     model: Any
@@ -210,6 +211,7 @@ class Loaded:
     versions: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     own_output: str = ""
+    tokens: Path | None = None
 
     @property
     def limit(self) -> int | None:
@@ -399,7 +401,8 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         doubts.append(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?")
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
-    return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output)
+    tokens = folder / "tokenizer.json" if tokenizer is not None and "tokenizer.json" in sources else None
+    return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output, tokens)
 
 
 def _other_class(name: str, config: Any, kind: Any, remote_code: bool) -> str:
@@ -665,6 +668,31 @@ def warn_of_unknown(loaded: Loaded, texts: Sequence[Text]) -> None:
             f"the tokenizer of {loaded.name} does not know these words, so that nothing of them reaches the model",
             stacklevel=3,
         )
+
+
+def warn_of_tokenizer(loaded: Loaded, files: Sequence[TextFile]) -> None:
+    """Warn where the tokenizer that transformers makes reads a text otherwise than its tokenizer.json.
+
+    As of a folder without tokenizer_config.json, or of DeepSeek with several versions of transformers 5.
+    """
+    if loaded.tokens is None:
+        return
+    with failures_named(f"the tokenizer of model {shown(loaded.name)}"):
+        written = import_module("tokenizers").Tokenizer.from_file(str(loaded.tokens))
+        written.no_truncation()
+        written.no_padding()
+        own = [Counter(written.encode(file.content[:4096], add_special_tokens=False).ids) for file in files]
+    for file, theirs in zip(files, own, strict=True):
+        part = file._replace(content=file.content[:4096])
+        ours = Counter(_token_ids(loaded, part, add_special_tokens=False, verbose=False))
+        if (ours & theirs).total() < 0.9 * max(ours.total(), theirs.total()):
+            warnings.warn(
+                f"{file.name}: its tokens are not those of {loaded.name}'s tokenizer.json, of which transformers makes "
+                f"a {type(loaded.tokenizer).__name__}: if the model was trained on those, save its tokenizer by "
+                "save_pretrained, or give a module:function that returns its tokens",
+                stacklevel=3,
+            )
+            return
 
 
 def _token_ids(loaded: Loaded, text: TextFile, **options: Any) -> Any:

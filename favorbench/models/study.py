@@ -34,7 +34,17 @@ from favorbench.models.effects import (
 )
 from favorbench.models.gradients import check_backward_memory, dimensions, gradient_draws
 from favorbench.models.interface import Call, observe_attention
-from favorbench.models.load import Loaded, Text, TextFile, load, memory_errors, read_texts, tokenise, warn_of_unknown
+from favorbench.models.load import (
+    Loaded,
+    Text,
+    TextFile,
+    load,
+    memory_errors,
+    read_texts,
+    tokenise,
+    warn_of_tokenizer,
+    warn_of_unknown,
+)
 from favorbench.models.plan import ALL, EACH, LENGTH, ModelScenario, PlannedRow, plan
 from favorbench.models.recommended import ByHead, certified_on
 from favorbench.models.replacements import (
@@ -151,6 +161,7 @@ class MeasuredModel:
         usual = min(LENGTH, self.loaded.limit or LENGTH)
         self.length = usual if scenario.length is None else scenario.length
         if self.loaded.inputs is None:
+            warn_of_tokenizer(self.loaded, files)
             self.model, texts = self.loaded.model, texts_of(self.loaded, files, self.length)
             warn_of_unknown(self.loaded, texts)
         else:
