@@ -237,7 +237,7 @@ def test_a_file_that_says_that_it_is_causal_is_measured_so(rng, path):
     as_asked = fb.sweep(QUICK | {"inputs": path, "causal": False}, "other")
     assert set(as_asked.trials["causal"]) == {"no"}
     said = as_asked.manifest["input_files"][0]["notes"][-1]
-    assert said == "its heads are causal, and measured without the mask, like all inputs of this sweep"
+    assert said == "its heads are causal, and measured without the mask, like all inputs of this run"
 
 
 def test_a_flag_next_to_the_arrays_is_enough(rng):

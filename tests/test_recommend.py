@@ -391,7 +391,10 @@ def test_what_a_file_has_beside_heads_is_said_before_the_search(heads):
     arguments = ["recommend", "turned.npz", "--target", "0.9", "--maps", "none", "--methods", "clusters"]
     _, _, said = run(*arguments)
     assert "5 heads of 2 tokens each: if it is the other way round, use --layout L,heads,d; 'mask' is not used" in said
-    assert run(*arguments, "--quiet")[2] == ""
+    _, printed, said = run(*arguments, "--quiet", "--out", "quiet")
+    assert not said
+    for shown in (printed, run("table", "quiet")[1], Path("quiet/recommendation.json").read_text()):
+        assert "'mask' is not used" in shown and "other way round" in shown
 
 
 @pytest.mark.parametrize("texts", [1, 2])

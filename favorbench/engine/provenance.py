@@ -96,7 +96,7 @@ def input_notes(plan: Plan, name: str, law: InputSource) -> list[str]:
     elif said is not None and said != causal:
         kind = "causal" if said else "not causal"
         how = "without" if said else "with"
-        notes.append(f"its heads are {kind}, and measured {how} the mask, like all inputs of this sweep")
+        notes.append(f"its heads are {kind}, and measured {how} the mask, like all inputs of this run")
     return notes
 
 

@@ -199,7 +199,8 @@ class Loaded:
     tokenizer: None if there is none. inputs: the arguments that a ``module:function`` returned. weights: the
     ``weights_digest`` of its files, or the ``module_digest`` of a function's model. causal: whether it has a language
     model head. sources: by name, the digests of the other files of its folder, or of a function's module. own_output:
-    in words, where it is neither the mean over tokens nor a prediction of the next one. tokens: its tokenizer.json.
+    in words, where it is neither the mean over tokens nor a prediction of the next one. tokenizer_json: its file, where
+    there is one. notes: the warnings given.
     """
 
     model: Any
@@ -211,7 +212,8 @@ class Loaded:
     versions: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     own_output: str = ""
-    tokens: Path | None = None
+    tokenizer_json: Path | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def limit(self) -> int | None:
@@ -225,12 +227,17 @@ class Loaded:
         limits = [int(limit) for limit in known if isinstance(limit, int | float) and 0 < limit < _NO_LIMIT]
         return min(limits, default=None)
 
+    def warn(self, text: str, stacklevel: int = 2) -> None:
+        """Give a warning, and keep it for tables and pages: what reads them later needs it as much."""
+        self.notes.append(text)
+        warnings.warn(text, stacklevel=stacklevel + 1)
+
     def warn_of_output(self, metric: str | None = None) -> None:
         """Warn where the model's own embedding, or its classes, are not measured. metric: by default the usual one."""
         predicts = self.causal and metric != "embedding_loss"
         measured = "its prediction of next tokens" if predicts else "the mean over tokens"
         if self.own_output:
-            warnings.warn(
+            self.warn(
                 f"{self.name} {self.own_output}, and {measured} is measured: to measure its own output, give a "
                 "module:function whose model returns it",
                 stacklevel=2,
@@ -401,8 +408,8 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
         doubts.append(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?")
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
-    tokens = folder / "tokenizer.json" if tokenizer is not None and "tokenizer.json" in sources else None
-    return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output, tokens)
+    file = folder / "tokenizer.json" if tokenizer is not None and "tokenizer.json" in sources else None
+    return Loaded(model.eval(), tokenizer, name, digest, causal, None, versions(), sources, own_output, file, doubts)
 
 
 def _other_class(name: str, config: Any, kind: Any, remote_code: bool) -> str:
@@ -663,7 +670,7 @@ def warn_of_unknown(loaded: Loaded, texts: Sequence[Text]) -> None:
     if shares:
         name, share = next(iter(shares.items()))
         more = f", and over half of those of {len(shares) - 1} more" if len(shares) > 1 else ""
-        warnings.warn(
+        loaded.warn(
             f"{name}: {100 * share:.0f} % of its tokens, beside punctuation, are {loaded.tokenizer.unk_token}{more}: "
             f"the tokenizer of {loaded.name} does not know these words, so that nothing of them reaches the model",
             stacklevel=3,
@@ -675,10 +682,10 @@ def warn_of_tokenizer(loaded: Loaded, files: Sequence[TextFile]) -> None:
 
     As of a folder without tokenizer_config.json, or of DeepSeek with several versions of transformers 5.
     """
-    if loaded.tokens is None:
+    if loaded.tokenizer_json is None:
         return
     with failures_named(f"the tokenizer of model {shown(loaded.name)}"):
-        written = import_module("tokenizers").Tokenizer.from_file(str(loaded.tokens))
+        written = import_module("tokenizers").Tokenizer.from_file(str(loaded.tokenizer_json))
         written.no_truncation()
         written.no_padding()
         own = [Counter(written.encode(file.content[:4096], add_special_tokens=False).ids) for file in files]
@@ -686,7 +693,7 @@ def warn_of_tokenizer(loaded: Loaded, files: Sequence[TextFile]) -> None:
         part = file._replace(content=file.content[:4096])
         ours = Counter(_token_ids(loaded, part, add_special_tokens=False, verbose=False))
         if (ours & theirs).total() < 0.9 * max(ours.total(), theirs.total()):
-            warnings.warn(
+            loaded.warn(
                 f"{file.name}: its tokens are not those of {loaded.name}'s tokenizer.json, of which transformers makes "
                 f"a {type(loaded.tokenizer).__name__}: if the model was trained on those, save its tokenizer by "
                 "save_pretrained, or give a module:function that returns its tokens",

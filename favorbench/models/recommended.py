@@ -159,6 +159,7 @@ class RecommendationFile(TypedDict):
     heads: list[HeadChoice]
     model: NotRequired[ModelFacts | None]
     complete: NotRequired[bool]
+    notes: NotRequired[list[str]]
 
 
 def by_head(path: str | Path) -> Replacement:

@@ -51,7 +51,7 @@ GROWING = {
 }  # fmt: skip
 
 #: Lists of a request that later commands add to.
-LISTS = ("maps", "methods", "samplers", "sizes", "layers")
+LISTS = ("maps", "methods", "samplers", "sizes", "layers", "notes")
 
 #: Files that a search may write before its first row.
 BESIDE = ("seconds.json", "effects.json")
@@ -89,6 +89,7 @@ class ModelRequest(TypedDict, total=False):
     samplers: list[str]
     sizes: list[int]
     layers: list[str] | str
+    notes: list[str]
     draws: Count
 
 

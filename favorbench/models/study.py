@@ -213,7 +213,7 @@ class MeasuredModel:
         for text, layers in self.layers.items() if self.loaded.inputs is not None else ():
             if cut := {layer.batch * layer.shape.n for layer in layers if layer.queries < layer.batch * layer.shape.n}:
                 if len(self.reference(text).hidden[-1]) in cut:
-                    warnings.warn(
+                    self.loaded.warn(
                         f"{self.loaded.name}: its effect counts padding, whose output stays exact, so that it seems "
                         "smaller: give an attention_mask with a number for each position of the output, 0 for padding",
                         stacklevel=2,
@@ -243,11 +243,11 @@ class MeasuredModel:
         for directory in scenario.recommended:
             length, weights = certified_on(directory)
             if length and (others := ", ".join(str(count) for count in lengths if count != length)):
-                warnings.warn(
+                self.loaded.warn(
                     f"{directory} is certified for texts of {length} tokens; these have {others}", stacklevel=2
                 )
             if weights not in (None, self.loaded.weights):
-                warnings.warn(f"{directory} is certified for other weights than {scenario.model} has", stacklevel=2)
+                self.loaded.warn(f"{directory} is certified for other weights than {scenario.model} has", stacklevel=2)
 
     def check_replacement(self, replacement: Replacement) -> None:
         """Raise ScenarioError or InputError for a replacement that does not work for this model and these texts."""
@@ -296,7 +296,7 @@ class MeasuredModel:
             "texts": {text.name: text.sha256 for text in self.texts.values()},
             "read": {text.name: sha256(text.tokens.cpu().numpy()).hexdigest() for text in self.texts.values()},
             "calibrate": self.calibration and self.calibration.sha256, "weights": self.loaded.weights,
-            "sources": self.loaded.sources,
+            "sources": self.loaded.sources, "notes": self.loaded.notes,
             "recommended": {item.name: item.sha256 for item in chosen if isinstance(item, ByHead) and item.sha256},
             "left_layers": [layer.index for layer in self.first if layer.left is not None] or None,
             **computed_by(part.method for part in parts if isinstance(part, EstimatedAttention)),

@@ -350,11 +350,13 @@ def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
 
 
 def sentences(results: ModelResults) -> list[str]:
-    """Whether something is missing, the finding, and how well errors of heads predict the effect of a layer."""
+    """What is missing, the warnings given, the finding, and how well errors of heads predict the effect of a layer."""
     partial = "PARTIAL: not all measurements are there yet; run the same command again to complete them."
     missing = results.manifest["measurements_done"] < results.manifest["measurements"]
     predicted = predictions(results)
-    return [text for text in (missing and partial, sentence(results.rows), predicted and predicted.sentence) if text]
+    warned = [f"{text}." for text in results.manifest["asked"].get("notes", ())]
+    found = (missing and partial, *warned, sentence(results.rows), predicted and predicted.sentence)
+    return [text for text in found if text]
 
 
 def note(results: ModelResults, columns: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -299,11 +299,16 @@ def bounds_in_words(results: RunData) -> str:
     return f"{', '.join(names)} {look} at every pair of a query and a key: a bound, at any cost."
 
 
+def unlike_sentences(name: str, notes: Iterable[str]) -> list[str]:
+    """A sentence for each note of an input that says why it may be another problem than that of its arrays."""
+    unlike = re.compile("^the first|not used|with(out)? the mask|other way round")
+    return [f"{name}: {note}." for note in notes if unlike.search(note)]
+
+
 def input_sentences(results: RunData) -> list[str]:
     """A sentence for each reason why a measured input may be another problem than the one that its arrays are about."""
     files: Any = results.manifest.get("input_files", [])
-    unlike = re.compile("^the first|not used|with(out)? the mask|other way round")
-    return [f"{file['input']}: {note}." for file in files for note in file["notes"] if unlike.search(note)]
+    return [text for file in files for text in unlike_sentences(file["input"], file["notes"])]
 
 
 def what_r_means(results: RunData) -> str:

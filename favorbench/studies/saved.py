@@ -46,7 +46,7 @@ class SavedStudy(NamedTuple):
         from favorbench.results.page import study_page, write_study
 
         scenario = dict(self.manifest.get("asked", self.manifest.get("scenario", {})))
-        scenario |= {"texts": len(scenario["texts"]), "read": None} if "texts" in scenario else {}
+        scenario |= {"texts": len(scenario["texts"]), "read": None, "notes": None} if "texts" in scenario else {}
         day = str(self.manifest.get("end", ""))[:10]
         version = f"version {self.manifest['favorbench']}"
         lead = [", ".join(filter(None, [f"favorbench {self.command}", version, day]))]
@@ -106,8 +106,7 @@ def read_recommendation(path: Path) -> Recommendation:
             model = model._replace(bfloat16=[math.nan if value is None else value for value in model.bfloat16])
         worst = signed(math.inf, record["metric"])
         decisions = tuple(_read_decision(entry, worst) for entry in record["heads"])
-        values = {name: record[name] for name in Recommendation._fields if name not in ("path", "decisions", "model")}
-        return Recommendation(path=path, decisions=decisions, model=model, **values)
+        return _of(Recommendation, {**record, "path": path, "decisions": decisions, "model": model})
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"{path / FILE} was written by another version of favorbench, or changed by hand ({error}); run the same "

@@ -21,7 +21,7 @@ class Recommendation(NamedTuple):
     """The result of ``recommend``. path: the run directory. title: the inputs. exact: cost of exact attention.
 
     over: the difference between draws: "projections", "inputs", "rows" or "texts". model: set if the single
-    decision is about a whole model.
+    decision is about a whole model. notes: what was said of the inputs that may make them another problem.
     """
 
     path: Path | None
@@ -36,6 +36,7 @@ class Recommendation(NamedTuple):
     decisions: tuple[Decision, ...]
     complete: bool
     model: WholeModel | None = None
+    notes: Sequence[str] = ()
 
     def plot(self, ax: "Axes | Sequence[Axes] | None" = None) -> "Axes | list[Axes]":
         """Draw error against cost, with the target and the choice.
@@ -300,7 +301,7 @@ def sections(result: Recommendation) -> Sections:
     """
     title = f"{result.title}: {result.metric} target {result.target:g}"
     sentences = [sentence(result), certified_in_words(result)]
-    table = Section(title, records(result), " ".join(notes(result)), sentences)
+    table = Section(title, records(result), " ".join([*notes(result), *result.notes]), sentences)
     certified = [decision for decision in result.decisions if decision.outcome == "certified"]
     if not certified:
         return Sections([table])

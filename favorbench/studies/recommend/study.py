@@ -15,6 +15,7 @@ from favorbench.engine.cluster import Cluster, check_workers, choose_cluster
 from favorbench.engine.columns import Row, describe_cell, of_draw
 from favorbench.engine.cost import check_fits
 from favorbench.engine.plan import Plan, plan
+from favorbench.engine.provenance import input_notes
 from favorbench.engine.store import Store, read_trials
 from favorbench.engine.study import default_directory
 from favorbench.engine.tasks import Unfinished, results_of_processes
@@ -29,6 +30,7 @@ from favorbench.numerics.machine import one_core
 from favorbench.numerics.streams import stream
 from favorbench.parameters import check_name, is_number
 from favorbench.progress import Progress, progress_callback
+from favorbench.results.tables import unlike_sentences
 from favorbench.studies.recommend.answer import Recommendation
 from favorbench.studies.recommend.candidates import families, study_of
 from favorbench.studies.recommend.decision import CostUnit, Decision, signed
@@ -261,11 +263,18 @@ def recommend(
         for name, (_, law) in study.inputs.items():
             if notice and (notes := law.notes()):
                 notice(f"{name}: {'; '.join(notes)}")
+        noted = [
+            text
+            for name, (_, law) in study.inputs.items()
+            if law.fixed
+            for text in unlike_sentences(name, input_notes(draws, name, law))
+        ]
         varying = "texts" if over == "texts" else _varying(draws)
         blank = Recommendation(
             None if Path(folder) in path.parents else path,
             describe_cell(of_draw(study.scenario, draws[0]) | {"head": "-"}), metric, target, probability, confidence,
             varying, max(shape.sizes), exact_multiplications(study.shape(shape.head)), (), True,
+            notes=noted,
         )  # fmt: skip
         return _search_heads(task, blank, path, progress, searchers)
 

@@ -319,7 +319,7 @@ def recommend_model(
     rule = Rule(signed(target, metric), probability, 1 - confidence)
     files = {*map(_file_of, model.texts)}
     if model.length and (empty := len(scenario.texts) - len(files)):
-        warnings.warn(
+        model.loaded.warn(
             f"{counted(empty, 'file')} of {len(scenario.texts)} left out: too short for a text of {model.length} "
             "tokens, or with texts of other files only",
             stacklevel=2,
@@ -340,6 +340,7 @@ def recommend_model(
     bundle = TaskBundle.of(row_of, task)
     processes = KeptPool(bundle, workers) if isinstance(workers, int) and workers > 1 else None
     pool = Pool(bundle, workers) if isinstance(workers, Executor) else processes
+    warned = model.loaded.notes
     with open_rows(path) as store, processes or nullcontext():
         order = _order(model, earlier)
         asked = {SEARCH: True, "exact_heads": list(about.exact_heads) or None, ORDER: order}
@@ -362,6 +363,7 @@ def recommend_model(
             result = Recommendation(
                 path, title, metric, target, rule.probability, 1 - rule.alpha, "texts", max_size, search.exact,
                 (decision,), search.finished, model._replace(of_one_file=most, of_each=(min(each), max(each))),
+                [f"{text}." for text in warned],
             )  # fmt: skip
             store.flush()
             store.join_if_small()
