@@ -405,7 +405,7 @@ def _pretrained(name: str, home: Path | str, gguf: Path | None, remote_code: boo
             "measured without this, and is another model; give the model as a folder or an id of the hub"
         )
     if gguf and sources:
-        doubts.append(f"{name} is read with the tokenizer beside it, {others[0]}: is it this model's?")
+        doubts.append(f"{name} is read with the tokenizer beside it, {others[0]}, which may be another model's")
     classes = (name for name in config.architectures or () if not causal and _CLASSES.search(name))
     own_output = _pooling(folder) or next((f"is saved as {name}" for name in classes), "")
     file = folder / "tokenizer.json" if tokenizer is not None and "tokenizer.json" in sources else None
