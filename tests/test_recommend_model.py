@@ -320,6 +320,17 @@ def test_where_nothing_is_certified_the_best_is_named(folder, texts):  # noqa: F
     assert set(line.get_ydata()) == {found.model.bfloat16[1]}
 
 
+def test_the_texts_for_a_bound_are_not_said_to_certify_a_rejected_candidate(folder, texts):  # noqa: F811
+    """Their number is known, and does not grow by those that would make up for each miss."""
+    steps = []
+    report = lambda done, total, step: steps.append((done, total, step))  # noqa: E731
+    found = found_for(folder, texts, target=1e-9, probability=0.8, out="run", progress=report)
+    assert found.decisions[0].outcome == "nothing" and math.isfinite(found.decisions[0].bound)
+    ahead = [(done, total) for done, total, step in steps if step == "for a bound of sinks(4):multipole, size 16"]
+    end = ahead[-1][0] + 1
+    assert len(ahead) > 1 and ahead == [(done, end) for done in range(end - len(ahead), end)]
+
+
 @pytest.mark.parametrize("metric, target", [(None, 9.0), ("kl", 9.0), ("top1", 1e-6)])
 def test_effects_of_a_language_model(folder, texts, metric, target):  # noqa: F811
     found = found_for(folder, texts, "llama", target, metric=metric, maps="positive", max_cost=9.0, out="run")

@@ -262,9 +262,12 @@ class ModelSearch(CandidateSearch):
         count = len(candidate.values)
         if count >= len(self.evaluator.texts):
             return False
-        hits = sum(value <= self.rule.target for value in candidate.values)
-        last = count + self.candidate_rule.fewest_draws(hits, count)
-        step, replacement = f"until {candidate.setting.text} can be certified", self.replacements[candidate.setting]
+        rule, text, replacement = self.candidate_rule, candidate.setting.text, self.replacements[candidate.setting]
+        if candidate.verdict == "open":
+            hits = sum(value <= self.rule.target for value in candidate.values)
+            last, step = count + rule.fewest_draws(hits, count), f"until {text} can be certified"
+        else:  # nothing is certified, and the best candidate gets as many texts as its bound takes
+            last, step = rule.fewest_draws(), f"for a bound of {text}"
         candidate.values.append(self.evaluator.effect(replacement, count, last, step))
         return True
 
