@@ -134,7 +134,7 @@ def table(
         str,
         option(
             None,
-            "median, mean, std, q10, q90, min, max or n.",
+            "median, mean, std (divided by n, not n - 1), q10, q90, min, max or n.",
             autocompletion=complete.words("median", "mean", "std", "q10", "q90", "min", "max", "n"),
         ),
     ] = "median",

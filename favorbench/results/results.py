@@ -66,7 +66,7 @@ class Results(RunData):
         metric : str
             The metric.
         stat : str
-            median, mean, std, q10, q90, min, max or n, over draws.
+            median, mean, std (divided by n, not n - 1), q10, q90, min, max or n, over draws.
         over : {"heads"}, optional
             Only tables over heads, of errors over those of uniform attention.
         heads : str, optional
