@@ -384,26 +384,47 @@ def test_a_worker_at_the_address_of_another_is_compared_and_may_be_mended(tmp_pa
     assert re.fullmatch(rf"worker tcp:\S+:{port}: of_three \w{{8}} there, .* install the same; it is left out", said)
 
 
-def test_a_worker_without_memory_is_named_and_others_compute_its_draws(processes, mine, monkeypatch):
+WITHOUT_ROOM = """
+import os, time
+from favorbench.inputs import Gaussian
+
+draw, failures = Gaussian.draw, []
+
+
+def fails(*given):
+    failures.append(given)
+    if len(failures) == 3:
+        Gaussian.draw = draw
+    open(TRIED, "w").close()
+    raise ERROR
+
+
+def mine(query, key, value, size, rng):
+    if os.getpid() == BAD and not failures:
+        Gaussian.draw = fails
+    while os.getpid() != BAD and not os.path.exists(TRIED):  # the other worker may start slowly
+        time.sleep(0.05)
+    time.sleep(0.02)
+    return 0 * query
+"""
+
+
+@pytest.mark.parametrize("error, said", [
+    ("MemoryError('no room')", "MemoryError: no room"),
+    ("OSError(28, 'No space left on device')", "OSError: [Errno 28] No space left on device"),
+])  # fmt: skip
+def test_a_worker_without_memory_or_disk_is_named_and_others_compute_its_draws(processes, module, error, said):
     """It fails three times in a row, and gets no more work."""
-    Path("my_method.py").write_text(
-        "import os, time\nfrom distributed import get_worker\n\n\ndef mine(query, key, value, size, rng):\n"
-        "    if get_worker().address == BAD:\n        open(TRIED, 'w').close()\n        raise MemoryError('no room')\n"
-        "    while not os.path.exists(TRIED):  # the other worker may start slowly\n        time.sleep(0.05)\n"
-        "    time.sleep(0.02)\n    return 0 * query\n"
-    )
     from distributed import Client
 
     with Client(processes.address, set_as_default=False) as client:
-        bad = sorted(client.nthreads())[0]
-    text = (
-        Path("my_method.py").read_text().replace("BAD", repr(bad)).replace("TRIED", repr(str(Path("tried").resolve())))
-    )
-    Path("my_method.py").write_text(text)
-    said, scenario = [], small_scenario(methods="my_method:mine", trials=30)
-    with Cluster(processes.address, say=said.append) as place:
+        bad, process = min(client.run(os.getpid).items())
+    names = {"BAD": str(process), "TRIED": repr(str(Path("tried").resolve())), "ERROR": error}
+    module("without_room", re.sub("BAD|TRIED|ERROR", lambda found: names[found[0]], WITHOUT_ROOM))
+    lines, scenario = [], small_scenario(methods="without_room:mine", trials=30)
+    with Cluster(processes.address, say=lines.append) as place:
         assert sweep(scenario, "run", workers=place).manifest["complete"]
-    assert [text for text in said if bad in text and "MemoryError: no room" in text and "left out" in text]
+    assert [line for line in lines if bad in line and said in line and "left out" in line]
 
 
 def test_an_estimator_that_fails_on_a_draw_keeps_the_rows_of_the_others(processes, mine):
