@@ -758,7 +758,9 @@ def test_a_run_in_processes_and_on_a_cluster_can_take_turns(processes):
     with pytest.raises(Enough):
         sweep(scenario, "run", progress=stop)
     same(alone, sweep(scenario, "run", cluster=processes.address))
-    assert sum(machine["done"] for machine in fb.load("run").manifest["workers"]) == 20
+    found = fb.load("run")
+    assert sum(machine["done"] for machine in found.manifest["workers"]) == 20
+    assert not [line for line in sentences(found) if "kinds of machine" in line]  # SciPy's own BLAS counted in some
 
 
 def test_a_full_disk_here_is_one_line_and_the_rest_is_computed_when_there_is_room(processes, monkeypatch):

@@ -16,6 +16,7 @@ from benchmarks.committed import COMMANDS, compact
 from favorbench.engine.rows import part_paths
 from favorbench.engine.store import find_runs
 from favorbench.results.heads import over_heads
+from favorbench.results.sections import write_summary
 from tests.claims import two
 from tests.command_line import printed, run
 from tests.conftest import same_rows
@@ -86,6 +87,18 @@ def test_the_tables_next_to_a_run_are_those_of_the_run(path):
             changed = kept.copy()
             changed.loc[len(kept) - 1, column] *= 1.0001
             assert differs(changed, found, column)
+    write_summary(results._replace(path=Path()))
+    written = {"summary.md": Path("summary.md").read_text(encoding="utf-8")}
+    written["heads.md"] = run(f"table {path} --format md")[1]
+    for name, text in written.items():
+        if (path / name).exists():
+            assert words(text) == words((path / name).read_text(encoding="utf-8"))
+
+
+def words(text):
+    """The lines of a document, and of its tables the columns."""
+    lines = text.splitlines()
+    return [line for i, line in enumerate(lines) if not line.startswith("|") or not lines[i - 1].startswith("|")]
 
 
 def test_a_run_is_made_small_without_losing_a_bit():

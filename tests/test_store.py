@@ -24,6 +24,7 @@ from favorbench.engine.columns import FAILURE
 from favorbench.engine.rows import RowStore, failures, in_use, part_paths, read_parts, read_rows
 from favorbench.errors import StoreError
 from favorbench.files import write_text
+from favorbench.studies.saved import read_recommendation
 
 SCHEMA = pa.schema(
     [pa.field("draw", pa.int64(), nullable=False), pa.field("estimator", pa.string()), pa.field("mse", pa.float64())]
@@ -314,6 +315,16 @@ def test_a_named_pipe_keeps_no_reader_waiting(name):
     os.mkfifo(Path("run", name))
     for command in ("table", "status", "report"):
         assert "not a regular file" in refused(command, "run")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes of POSIX")
+def test_a_named_pipe_in_a_study_keeps_no_reader_waiting():
+    for name in ("model.json", "recommendation.json"):
+        os.mkfifo(name)
+    for command in ("table", "report"):
+        assert "model.json': not a regular file" in refused(command, ".")
+    with pytest.raises(StoreError, match="not a regular file"):
+        read_recommendation(Path("."))
 
 
 @pytest.mark.parametrize(
