@@ -233,14 +233,15 @@ def fused_window():
 
 
 def certified(name):
-    """A certified answer: target, probability in words, length, size, seconds, texts, median and worst error."""
+    """A certified answer: confidence, target, length, size, seconds, texts, median and worst error."""
     found = json.loads((REPOSITORY / "results" / "recommend" / name / "recommendation.json").read_text())
     (decision,), model = found["heads"], found["model"]
     assert decision["certified"] and found["probability"] == 0.9  # nine of ten
     (point,) = [point for point in decision["points"] if point["verdict"] == "certified"]
     errors = [two(point[name]) for name in ("median", "worst")]
     size, seconds = str(point["estimator"]["size"]), f"{model['seconds']:.2g}"
-    return [f"{found['target']:g}", f"{model['length']:,}", size, seconds, str(point["draws"]), *errors]
+    confidence = f"{100 * found['confidence']:g}"
+    return [confidence, f"{found['target']:g}", f"{model['length']:,}", size, seconds, str(point["draws"]), *errors]
 
 
 def stopped():

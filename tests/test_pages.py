@@ -41,8 +41,8 @@ OF_OTHERS = re.compile(
     r"|--most|--rows \d+|walltime|sbatch|srun|lo|ib0"
 )
 
-#: Blocks that need a model, or other machines: the tests of these run such lines.
-NEEDS_MORE = re.compile(r"import torch|fb\.replace_attention|fb\.capture|[cC]luster")
+#: Blocks that need a model, or what a command wrote, or other machines: the tests of these run such lines.
+NEEDS_MORE = re.compile(r"import torch|fb\.replace_attention|fb\.capture|[cC]luster|effects\.json")
 
 #: Files that a run has.
 OF_A_RUN = {
