@@ -2,6 +2,9 @@
 
 import functools
 import math
+import re
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +21,7 @@ from favorbench.studies.recommend.evidence import (
     log_evidence_rarely,
     quantile,
 )
+from favorbench.studies.recommend.search import MAX_EFFORT
 
 STREAMS = 2000
 FALSE_ALARM = 1e-6  # of each of these tests
@@ -133,3 +137,26 @@ def test_certificates_of_half_of_real_texts_rarely_fail_on_the_other_half():
     found = splits.table(pd.read_csv(splits.SAVED))
     assert (found["false"] <= 0.05).all()
     assert (found["control"] > 0.05).all()
+
+
+def test_how_often_a_good_candidate_is_passed_over():
+    """By all paths of hits and misses; the patience of a search had no number in any document."""
+    page = (Path(__file__).parents[1] / "docs/own-model.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"98 % of draws at most ([\d.]+) % are passed over, at 97 % (\d+) to (\d+) %, at 95 % (\d+) to (\d+) %", page
+    )
+    for rate, *said in ((0.98, "0", found[1]), (0.97, found[2], found[3]), (0.95, found[4], found[5])):
+        shares = [100 * passed_over(Rule(0.1, 0.9, 0.05 / count), rate) for count in (1, 40, 720)]
+        assert float(said[0]) <= min(shares) < float(said[0]) + 1 and float(said[1]) - 1 < max(shares) <= float(said[1])
+
+
+def passed_over(rule, rate):
+    """The probability that a candidate of this hit rate is not certified."""
+    still, certified = {0: 1.0}, 0.0
+    for draws in range(1, MAX_EFFORT * rule.fewest_draws() + 1):
+        after = Counter()
+        for hits, share in still.items():
+            after.update({hits: share * (1 - rate), hits + 1: share * rate})
+        certified += sum(share for hits, share in after.items() if rule.verdict(hits, draws) == "certified")
+        still = {hits: share for hits, share in after.items() if rule.verdict(hits, draws) == "open"}
+    return 1 - certified

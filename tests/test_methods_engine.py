@@ -394,7 +394,7 @@ def test_a_function_states_its_cost():
 SMALL = "sweep --maps positive -R 4,8 -L 24 -d 4 --trials 2"
 MISTAKES = [
     *read_table("""
-    clusters -R 30 => method 'clusters': size 30 given, allowed: at most 24, the number of keys
+    clusters -R 30 => method 'clusters': size 30 given, allowed: at most 24, the number of keys (sizes: -R)
     nystromformer -R 30 => method 'nystromformer': size 30 given, allowed: at most 24, the number of keys
     sinks(20):clusters => sinks(20):clusters: size 8 given, allowed: at most the 4 keys after the first 20
     sinks(24):clusters => sinks(24):clusters: n must be below 24, the number of keys, got 24

@@ -145,7 +145,10 @@ def _check_sizes(study: Study, head: Head, sizes: tuple[int, ...]) -> None:
                 f"`methods` {item.name}: it answers from all queries together, and the error is measured on {rows} "
                 f"of {head.query_len}: use `query_rows` {head.query_len}"
             )
-        item.method.check(distinct_sizes(study.sizes_of(item, sizes, head)), study.shape(head))
+        try:
+            item.method.check(distinct_sizes(study.sizes_of(item, sizes, head)), study.shape(head))
+        except ScenarioError as error:
+            raise ScenarioError(f"{error} (sizes: `num_projections`)") from None
 
 
 def _check_causal(study: Study) -> None:
