@@ -433,7 +433,7 @@ def _other_class(name: str, config: Any, kind: Any, remote_code: bool) -> str:
 
 
 def _unread_positions(gguf: Path, config: Any) -> str:
-    """What scales rotary positions in a .gguf file, as of Llama 3.1, if the configuration read from it does not."""
+    """The field or tensor that scales a .gguf file's rotary positions; "" if there is none, or transformers read it."""
     reader = import_module("gguf").GGUFReader(gguf)
     names = chain(reader.fields, (tensor.name for tensor in reader.tensors))
     scales = (name for name in names if re.search(r"^rope_f|\.rope\.(scaling\.factor|scale_linear)$", name))
@@ -678,7 +678,7 @@ def warn_of_unknown(loaded: Loaded, texts: Sequence[Text]) -> None:
 
 
 def warn_of_tokenizer(loaded: Loaded, files: Sequence[TextFile]) -> None:
-    """Warn where the tokenizer that transformers makes reads a text otherwise than its tokenizer.json.
+    """Warn where the tokenizer that transformers makes gives a text other tokens than its tokenizer.json does.
 
     As of a folder without tokenizer_config.json, or of DeepSeek with several versions of transformers 5.
     """
@@ -694,9 +694,9 @@ def warn_of_tokenizer(loaded: Loaded, files: Sequence[TextFile]) -> None:
         ours = Counter(_token_ids(loaded, part, add_special_tokens=False, verbose=False))
         if (ours & theirs).total() < 0.9 * max(ours.total(), theirs.total()):
             loaded.warn(
-                f"{file.name}: its tokens are not those of {loaded.name}'s tokenizer.json, of which transformers makes "
-                f"a {type(loaded.tokenizer).__name__}: if the model was trained on those, save its tokenizer by "
-                "save_pretrained, or give a module:function that returns its tokens",
+                f"{file.name}: the {type(loaded.tokenizer).__name__} that transformers makes gives other tokens than "
+                f"{loaded.name}'s tokenizer.json: if the model was trained on the tokens of that file, save its "
+                "tokenizer with save_pretrained, or give a module:function that returns tokens",
                 stacklevel=3,
             )
             return

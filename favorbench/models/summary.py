@@ -350,7 +350,7 @@ def _effect(line: pd.Series, results: ModelResults) -> dict[str, str]:
 
 
 def sentences(results: ModelResults) -> list[str]:
-    """What is missing, the warnings given, the finding, and how well errors of heads predict the effect of a layer."""
+    """That draws are missing, the warnings, the finding, and how well errors of heads predict the effect of a layer."""
     partial = "PARTIAL: not all measurements are there yet; run the same command again to complete them."
     missing = results.manifest["measurements_done"] < results.manifest["measurements"]
     predicted = predictions(results)
