@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import threadpoolctl
 from numpy.testing import assert_allclose
 
 import favorbench as fb
@@ -620,6 +621,18 @@ def test_a_run_that_is_resumed_on_another_machine_says_so(kernel, kinds, monkeyp
     workers, said = read_manifest(Path("run")).get("workers", []), Path("run/summary.md").read_text()
     assert ("Computed on 2 kinds of machine" in said) == (kinds == 2)
     assert [(there | worker == worker, worker["done"]) for worker in workers] == [(True, 2)] * (kinds == 2)
+
+
+def test_a_process_in_which_torch_is_imported_is_not_another_kind_of_machine(monkeypatch):
+    """Its OpenMP stood among the libraries of matrix products, so a run in two such processes was said to be of two."""
+    pools = threadpoolctl.threadpool_info()
+    torch = {"user_api": "openmp", "internal_api": "openmp", "version": None, "filepath": "torch/lib/libgomp.so.1"}
+    other = {"user_api": "blas", "internal_api": "mkl", "version": "2025", "filepath": "libmkl_rt.so.2"}
+    before = machine(Backend())
+    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [*pools, torch])
+    assert machine(Backend()) == before and before["blas"]
+    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [*pools, other])
+    assert len(machine(Backend())["blas"]) == len(before["blas"]) + 1
 
 
 def test_the_manifest_says_on_how_many_query_rows_errors_are_measured():

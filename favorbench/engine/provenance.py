@@ -52,7 +52,8 @@ def provenance(plan: Plan) -> dict[str, Any]:
 
 def machine(backend: Backend) -> dict[str, Any]:
     """The machine: CPU or GPU, and the BLAS libraries with their kernels."""
-    libraries = [pool for pool in threadpoolctl.threadpool_info() if not _SCIPY_COPY.search(pool["filepath"])]
+    loaded = [pool for pool in threadpoolctl.threadpool_info() if not _SCIPY_COPY.search(pool["filepath"])]
+    libraries = [pool for pool in loaded if pool["user_api"] == "blas"]  # OpenMP, which torch loads, multiplies nothing
     pools = sorted(libraries, key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
     return {
         "platform": platform.platform(),
