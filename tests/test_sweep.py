@@ -623,13 +623,15 @@ def test_a_run_that_is_resumed_on_another_machine_says_so(kernel, kinds, monkeyp
     assert [(there | worker == worker, worker["done"]) for worker in workers] == [(True, 2)] * (kinds == 2)
 
 
-def test_a_process_in_which_torch_is_imported_is_not_another_kind_of_machine(monkeypatch):
-    """Its OpenMP stood among the libraries of matrix products, so a run in two such processes was said to be of two."""
+def test_a_process_in_which_torch_or_faiss_is_imported_is_not_another_kind_of_machine(monkeypatch):
+    """Their libraries stood beside NumPy's, so a run in two such processes was said to be of two."""
     pools = threadpoolctl.threadpool_info()
     torch = {"user_api": "openmp", "internal_api": "openmp", "version": None, "filepath": "torch/lib/libgomp.so.1"}
     other = {"user_api": "blas", "internal_api": "mkl", "version": "2025", "filepath": "libmkl_rt.so.2"}
+    faiss = other | {"filepath": "site-packages/faiss_cpu.libs/libopenblaso-r0.so"}
+    opencv = other | {"filepath": "site-packages/cv2/.dylibs/libopenblas.dylib"}
     before = machine(Backend())
-    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [*pools, torch])
+    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [*pools, torch, faiss, opencv])
     assert machine(Backend()) == before and before["blas"]
     monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [*pools, other])
     assert len(machine(Backend())["blas"]) == len(before["blas"]) + 1

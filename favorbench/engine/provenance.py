@@ -19,8 +19,8 @@ from favorbench.registry import declared_version, label
 
 VERSION = importlib.metadata.version("favorbench")
 
-#: SciPy's wheels contain their own BLAS library, which some processes load late or never; only NumPy's is recorded.
-_SCIPY_COPY = re.compile(r"scipy(\.libs|[/\\]\.dylibs)")
+#: Wheels (SciPy, faiss, OpenCV) contain a BLAS of their own, which some processes load late or never: NumPy's counts.
+_COPY = re.compile(r"(?<!numpy)(\.libs|[/\\]\.dylibs)[/\\]")
 
 
 def provenance(plan: Plan) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
 
 def machine(backend: Backend) -> dict[str, Any]:
     """The machine: CPU or GPU, and the BLAS libraries with their kernels."""
-    loaded = [pool for pool in threadpoolctl.threadpool_info() if not _SCIPY_COPY.search(pool["filepath"])]
+    loaded = [pool for pool in threadpoolctl.threadpool_info() if not _COPY.search(pool["filepath"])]
     libraries = [pool for pool in loaded if pool["user_api"] == "blas"]  # OpenMP, which torch loads, multiplies nothing
     pools = sorted(libraries, key=lambda pool: (pool["internal_api"], str(pool.get("version"))))
     return {
