@@ -445,6 +445,15 @@ def test_a_full_stdout_is_said():
     assert done.stderr == "favorbench: cannot write the output: No space left on device\n"
 
 
+@pytest.mark.parametrize("command", ["speed --maps elu -L 16,32 -d 2 --repeats 3", "kernel --trials 1", "theory trig"])
+def test_what_was_measured_is_printed_where_its_figure_cannot_be_written(command):
+    """Minutes of timing were lost in a folder that is read-only or full, which was noticed when they were over."""
+    Path("file").touch()
+    code, out, err = run(f"{command} -o file/folder")
+    assert code == 2 and "Not a directory" in err and err.count("\n") == 1
+    assert out.splitlines()[:1] == succeeded(f"{command} -o folder").splitlines()[:1] != []
+
+
 def test_where_no_process_can_be_started_the_limit_is_named_and_not_the_output(monkeypatch):
     """As at the end of `ulimit -u`, or of the processes that a container may have."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from favorbench.engine.cluster import Cluster as DaskCluster
     from favorbench.results.summary import RunData
     from favorbench.sections import Section
+    from favorbench.style.charts import Chart
 
 CHOOSE, MEASURE, LOOK, REFERENCE = (
     "Choose an estimator for a model", "Measure estimators", "Look at results", "Check and look up",
@@ -215,6 +216,19 @@ def print_result(
     show(sections)
     for line in lines:
         echo(str(line))
+
+
+def print_drawn(
+    as_json: bool, data: Mapping[str, Any], sections: "Iterable[Section]", charts: "Iterable[Chart]", out: Path | None
+) -> None:
+    """Draw a result into a folder, if there is one, and print it: also where the folder cannot be written."""
+    from favorbench import style
+
+    files: list[Path] = []
+    try:
+        files += style.write(charts, out) if out else []
+    finally:
+        print_result(as_json, data | {"files": files}, sections, files)
 
 
 def say(text: str) -> None:

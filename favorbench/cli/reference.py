@@ -13,6 +13,7 @@ from favorbench.cli.app import (
     command,
     echo,
     numbers,
+    print_drawn,
     print_json,
     print_result,
     resolve_cluster,
@@ -93,7 +94,7 @@ def theory(
 
     The sampled error is printed next to it, where sampling can measure it.
     """
-    from favorbench import console, style
+    from favorbench import console
     from favorbench.console.studies import theory_section
     from favorbench.maps import get_map
     from favorbench.samplers import get_sampler
@@ -109,8 +110,7 @@ def theory(
             get_map(map), get_sampler(sampler), head_dim, norms, sizes, cosine, target, draws, seed, progress=report
         )
     name = re.sub(r"[^\w.(),=+-]+", "-", f"theory-{map}-{sampler}")  # a spec may hold characters no file name allows
-    files = style.write([chart(result, name)], out) if out else []
-    print_result(as_json, result._asdict() | {"files": files}, [theory_section(result)], files)
+    print_drawn(as_json, result._asdict(), [theory_section(result)], [chart(result, name)], out)
 
 
 @command(REFERENCE)

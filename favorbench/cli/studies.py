@@ -14,6 +14,7 @@ from favorbench.cli.app import (
     interrupted,
     names,
     numbers,
+    print_drawn,
     print_result,
     resumable,
     say,
@@ -146,7 +147,7 @@ def kernel(
     On fixed points, over draws of the projections: relative Frobenius error, largest error, bias and spread, with the
     closed form of their expectation.
     """
-    from favorbench import console, style
+    from favorbench import console
     from favorbench.console.studies import gram_section
     from favorbench.registry import split_list
     from favorbench.studies.kernel import DEFAULT_POINTS, gaussian_points, points_of_file, study
@@ -165,8 +166,7 @@ def kernel(
     check_maps("kernel", chosen)
     with console.progress(f"kernel {name}", quiet) as report:
         result = study(target, chosen, split_list(samplers), sizes, where, trials, seed, budget, report)
-    files = style.write([chart(result, f"kernel-{name}")], out) if out else []
-    print_result(as_json, result.as_dict() | {"files": files}, [gram_section(result)], files)
+    print_drawn(as_json, result.as_dict(), [gram_section(result)], [chart(result, f"kernel-{name}")], out)
 
 
 @command(MEASURE)
@@ -202,7 +202,6 @@ def speed(
     inputs. Saved in RUN/seconds.json, with the machine; `favorbench plot RUN` draws errors against them. Only
     --repeats, --json and --quiet apply, and bounds among baselines are left out.
     """
-    from favorbench import style
     from favorbench.console import progress
     from favorbench.console.studies import speed_section
     from favorbench.numerics.backend import Backend
@@ -223,8 +222,7 @@ def speed(
     with progress("speed", quiet) as report:
         where = Backend(backend, device)
         result = study(names(maps), sizes, lengths, head_dim, repeats, where, dtype, report, names(methods))
-    files = style.write([chart(result, "speed")], out)
-    print_result(as_json, result._asdict() | {"files": files}, [speed_section(result)], files)
+    print_drawn(as_json, result._asdict(), [speed_section(result)], [chart(result, "speed")], out)
 
 
 def _time_run(run: Path, repeats: int, as_json: bool, quiet: bool) -> None:
