@@ -375,6 +375,11 @@ def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(fold
     assert "search true there, null here" in refused(
         f"model {folder}/bert --text {texts[0]} -L {LENGTH} -R 8 --out half"
     )
+    with pytest.raises(Interrupted):
+        found_for(folder, texts, **CLUSTERS, out="part", progress=stop_after(5))
+    shutil.rmtree("part/trials")  # the answer would be replaced
+    with pytest.raises(fb.StoreError, match="seed 0 there, 1 here"):
+        found_for(folder, texts, seed=1, **CLUSTERS, out="part")
     check_refused("""
         recommend gaussian -L 16 --out half => half holds another study, which half/model.json describes
         compare half half => favorbench recommend wrote it

@@ -147,7 +147,8 @@ def merged_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     changed += [f"text {name} has the tokens of {twin}, measured there" for name, twin in twins if name != twin]
     if there.get("complete") and SEARCH not in requested and not any((path / "trials").glob("*")):
         raise StoreError(f"{path} has a summary, but not its measurements ({path}/trials); use another `out`")
-    if changed and (kept or there.get("complete")):
+    answered = (path / "recommendation.json").exists()  # perhaps of an interrupted search
+    if changed and (kept or answered or there.get("complete")):
         raise StoreError(f"{path} holds another study: {'; '.join(changed)}; use another `out`")
     if not kept:
         for name in BESIDE if changed else ():

@@ -372,7 +372,8 @@ def recommend_model(
             store.join_if_small()
             done = len(evaluator.known)
             write_manifest(path, request, facts, done + (not search.finished), done)
-            write_text(path / "recommendation.json", json_text(result.as_dict()) + "\n")
+            if done:  # else it says nothing, and would keep the directory from another search
+                write_text(path / "recommendation.json", json_text(result.as_dict()) + "\n")
             return result
 
         try:
