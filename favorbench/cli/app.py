@@ -228,7 +228,7 @@ def print_drawn(
     try:
         files += style.write(charts, out) if out else []
     finally:
-        print_result(as_json, data | {"files": files}, sections, files)
+        print_result(as_json, {**data, "files": files}, sections, files)
 
 
 def say(text: str) -> None:
