@@ -30,6 +30,7 @@ RUNS = sorted(  # a user's own runs stand in results/ too
     if file.relative_to(RESULTS).parts[0] in COMMANDS
 )
 SMALL = [path for path in RUNS if part_paths(path / "trials")[0].stat().st_size < 100_000]
+DRAWN = [path for path in find_runs(RESULTS) if path.relative_to(RESULTS).parts[0] in {*COMMANDS, "recommend"}]
 LIMIT = 25e6  # bytes of the work tree
 
 everywhere = pytest.mark.parametrize(
@@ -159,6 +160,19 @@ def test_the_work_tree_is_small():
     if listed.returncode == 0:
         files = [REPOSITORY / name for name in listed.stdout.split("\0")[:-1]]
         assert sum(file.stat().st_size for file in files if file.exists()) < LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.rendered
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.name)
+def test_the_words_of_committed_figures_are_those_of_the_code(path):
+    """Captions were those of an older version, so drawing them again changed a clean clone."""
+    assert run(f"plot {path} --out figures --format svg -q")[0] == 0
+    drawn, kept = (
+        {file.name: re.findall(r"<text[^>]*>([^<]*)", file.read_text("utf-8")) for file in folder.glob("*.svg")}
+        for folder in (Path("figures"), path / "figures")
+    )
+    assert drawn == kept and all(map(len, kept.values()))
 
 
 @pytest.mark.slow
