@@ -76,6 +76,15 @@ def test_one_panel_is_one_axes_and_may_be_the_users_own(run, pyplot):
     assert run.plot("maps", heads="h1", samplers="iid", ax=left) is left and not right.lines
 
 
+def test_axes_of_a_user_keep_the_users_font(run, pyplot):
+    with pyplot.rc_context({"font.family": "serif"}):
+        ax = pyplot.subplots()[1]
+        run.plot("maps", heads="h1", samplers="iid", ax=ax)
+        ax.figure.draw_without_rendering()
+        texts = [ax.xaxis.label, ax.yaxis.label, ax.title, *ax.get_legend().get_texts(), *ax.get_yticklabels()]
+    assert {family for text in texts for family in text.get_fontfamily()} == {"serif"}
+
+
 def test_files_that_cannot_be_plotted_are_named(run, pyplot):
     for name, options, said in [
         ("trig-vs-postive", {}, "unknown figure 'trig-vs-postive' (did you mean 'trig-vs-positive'?); allowed: "),

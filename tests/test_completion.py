@@ -187,12 +187,25 @@ def test_every_option_of_a_long_command_has_a_heading(command):
 
 
 def test_an_option_is_spelt_the_same_everywhere():
-    spellings = {}
+    """And what is spelt the same is a switch, or takes a value: `--heads` was either."""
+    spellings, kinds = {}, {}
     for command in COMMANDS.values():
         for one in command.params:
-            if one.param_type_name == "option":
+            if one.param_type_name == "option" and not one.hidden:
                 spellings.setdefault(one.name, set()).add(tuple(sorted(one.opts)))
-    assert {name: found for name, found in spellings.items() if len(found) > 1} == {}
+                for word in [*one.opts, *one.secondary_opts]:
+                    kinds.setdefault(word, set()).add(one.is_flag)
+    for found in (spellings, kinds):
+        assert {name: ways for name, ways in found.items() if len(ways) > 1} == {}
+
+
+def test_the_first_lines_of_help_say_what_a_command_does():
+    """One said "a random-feature estimator" where there are methods, and that of `status` was cut off."""
+    said = " ".join(run("--help")[1].split())
+    assert "Measure how well estimators of softmax attention replace it, on your queries and keys" in said
+    for name, command in COMMANDS.items():
+        line = " ".join(command.help.partition("\n\n")[0].split())
+        assert f"{name} {line}" in said and line.endswith("."), name
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

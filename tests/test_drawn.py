@@ -103,6 +103,7 @@ def test_names_do_not_overlap_and_legends_lie_inside(drawn, size):
     for name, figure in drawn.items():
         assert size or figure.get_suptitle(), name
         assert any(ax.get_title() for ax in figure.axes) and all(ax.get_xlabel() for ax in figure.axes), name
+        assert any(label.get_text() for ax in figure.axes for label in ax.get_xticklabels()), name
         assert any(ax.get_ylabel() for ax in figure.axes) or name.startswith("ranking"), name
         for ax in figure.axes:
             for labels in (ax.get_xticklabels(), ax.get_yticklabels()):

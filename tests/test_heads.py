@@ -277,6 +277,17 @@ def test_nothing_cheaper_beats_the_front():
     assert front(points, 4.5)["estimator"].tolist() == ["b", "d"]  # what costs more than exact attention
 
 
+def test_what_is_on_the_front_has_a_colour_before_what_has_less_error(monkeypatch):
+    """Members of the front were grey, and others had colours."""
+    from favorbench.results.figures import blocks, cost
+
+    monkeypatch.setattr(blocks, "MAX_CURVES", 3)
+    points = pd.DataFrame({"label": ["cheap", *"abcd"], "cost": [1.0, 4, 5, 5, 5], "ratio": [0.9, 0.1, 0.2, 0.3, 0.4]})
+    points = points.assign(estimator=points["label"], kind="method", own=False, bound=False, exact=9.0)
+    assert cost.coloured_of([("panel", points)]) == ["cheap", "a", "b"]
+    assert cost.coloured_of([("panel", points.assign(cost=5.0))]) == ["a", "b", "c"]  # on no front
+
+
 @pytest.mark.parametrize("causal, cost", [(False, 24 * 24 * 8), (True, 12 * 25 * 8)])  # pairs times d + d_v
 def test_the_front_ends_at_exact_attention(causal, cost):
     """Causal, it went on to estimators that cost more than exact attention, which was not drawn."""

@@ -325,7 +325,7 @@ def test_the_sentence_names_the_best_and_its_worst_text():
 
 @pytest.mark.parametrize("value, said", [(-1e-5, "0.000"), (0.0, "0.000"), (-0.2, "-0.200"), (0.0126, "0.013")])
 def test_a_cost_that_rounds_to_nothing_has_no_sign(value, said):
-    assert summary._costs(value, LANGUAGE) == f"costs {said} nats a token"
+    assert summary._costs(value, LANGUAGE) == f"costs {said} nats per token"
 
 
 def test_a_small_divergence_keeps_its_digits():

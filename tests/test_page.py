@@ -437,6 +437,9 @@ def test_a_page_of_two_runs_has_every_row_of_their_comparison():
             assert_allclose(ends, [change.low, change.high], rtol=6e-3)
     verdicts = {name: {row[0] for row in rows if row[1].startswith(name)} for name in ("positive", "trig", "uniform")}
     assert verdicts == {"positive": {"+ worse"}, "trig": {"- better"}, "uniform": {"= same bits"}}
+    cells = [dict(attributes).get("class") for tag, attributes in read.tags if tag == "td"]
+    marks = [row[0] for row in rows]  # what is worse is red, what is better green
+    assert (cells.count("t w"), cells.count("t g")) == (marks.count("+ worse"), marks.count("- better"))
     assert [tag for tag, _ in read.tags].count("svg") == 2
     clips = [dict(attributes)["id"] for tag, attributes in read.tags if tag.lower() == "clippath"]
     assert len(set(clips)) == len(clips) >= 2  # a browser takes the first of two with one id, of another figure

@@ -166,6 +166,23 @@ def test_a_name_that_is_not_there_is_noticed():
         assert not exists(span)
 
 
+#: Sentences of version 0.2.0, each correct, that were tiring to read.
+TIRING = (
+    "nothing is written that git has", "that nothing will do", "that may be read after every draw", "Of many heads",
+    "at worst 2.2 times", "hashes do no better", "goes unnoticed beside", "nats a token", "from which length on",
+    "known mistakes are right", "All of it, seconds too", "Of each layer", "that are no longer they are",
+    "What has no R", "Compared at equal num_features", "what neither another nor", "of the model replaced",
+    "nobody is at it", "mend it and run", "if none of them is saved",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ["README.md", "docs/**/*.md", "favorbench/**/*.py", "results/**/*.md"])
+def test_tiring_sentences_do_not_come_back(pattern):
+    for file in REPOSITORY.glob(pattern):
+        text = " ".join(file.read_text(encoding="utf-8").split())
+        assert [phrase for phrase in TIRING if phrase in text] == [], file
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_links_lead_somewhere(name):
     page = REPOSITORY / name

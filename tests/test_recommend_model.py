@@ -380,6 +380,9 @@ def test_a_search_is_resumed_bit_for_bit_and_a_further_text_changes_no_draw(fold
     shutil.rmtree("part/trials")  # the answer would be replaced
     with pytest.raises(fb.StoreError, match="seed 0 there, 1 here"):
         found_for(folder, texts, seed=1, **CLUSTERS, out="part")
+    for seed in (0, 1):  # nothing was measured, so the directory takes another study
+        with pytest.raises(Interrupted):
+            found_for(folder, texts, seed=seed, **CLUSTERS, out="none", progress=stop_after(0))
     check_refused("""
         recommend gaussian -L 16 --out half => half holds another study, which half/model.json describes
         compare half half => favorbench recommend wrote it
@@ -954,7 +957,7 @@ def test_logits_of_inputs_that_are_no_tokens_are_compared_by_kl(name, module):
     """No next token is known, so there are no nats per token; they were 0 for every estimator."""
     module("vision", VISION)
     said = printed(f"model vision:{name} --maps none --methods clusters -R 4 --draws 1 --predict 3 -q --out m")
-    assert "costs a KL of " in said and "nats a token" not in said and "predicted: KL " in said and "late" not in said
+    assert "costs a KL of " in said and "nats per token" not in said and "predicted: KL " in said and "late" not in said
     row = measurements("m").query("estimator == 'uniform'").iloc[0]
     model, (given,) = importlib.import_module("vision").__dict__[name]()
     with torch.no_grad():

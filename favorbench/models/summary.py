@@ -233,7 +233,7 @@ def _costs(value: float, measure: Measure) -> str:
     text = _value(value, measure)
     if measure is ENCODER:
         return f"leaves embeddings at cosine {text}"
-    return f"costs {text} nats a token" if measure is LANGUAGE else f"costs a KL of {text} nats"
+    return f"costs {text} nats per token" if measure is LANGUAGE else f"costs a KL of {text} nats"
 
 
 def _value(value: float, measure: Measure) -> str:
