@@ -30,7 +30,7 @@ RUNS = sorted(  # a user's own runs stand in results/ too
     if file.relative_to(RESULTS).parts[0] in COMMANDS
 )
 SMALL = [path for path in RUNS if part_paths(path / "trials")[0].stat().st_size < 100_000]
-DRAWN = [path for path in find_runs(RESULTS) if path.relative_to(RESULTS).parts[0] in {*COMMANDS, "recommend"}]
+DRAWN = [*RUNS, *(file.parent for file in sorted(RESULTS.glob("recommend/*/recommendation.json")))]
 LIMIT = 25e6  # bytes of the work tree
 
 everywhere = pytest.mark.parametrize(
